@@ -1,0 +1,154 @@
+"""Every error that Vennue raises on purpose, as one tree.
+
+Each carries what its reader needs to act: which ``field`` was wrong, the ``value`` seen, the ``limit`` it broke and
+the ``fix``. The server turns them into RFC 9457 problem documents and the SDK turns those back into the same classes,
+so a caller handles one tree on either side of the wire. ``code`` is the stable, machine-readable name.
+"""
+
+from typing import Any, ClassVar
+
+
+class VennueError(Exception):
+    """Base of all deliberate errors.
+
+    Args:
+        message: what went wrong, in one sentence.
+        field: the input that is at fault, as a dotted path (``"rounds"``, ``"requirement"``).
+        value: the offending value, short enough to print.
+        limit: the bound that it broke.
+        fix: what to do about it.
+    """
+
+    code: ClassVar[str] = "error"
+
+    def __init__(
+        self, message: str, *, field: str | None = None, value: Any = None, limit: Any = None, fix: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.value = value
+        self.limit = limit
+        self.fix = fix
+
+    def __str__(self) -> str:
+        at = f"{self.field}: " if self.field else ""
+        fix = f" ({self.fix})" if self.fix else ""
+        return f"{at}{self.message}{fix}"
+
+
+class InvalidInput(VennueError):
+    """The caller sent something that can never be right. Nothing was changed."""
+
+    code = "invalid-input"
+
+
+class InvalidRequirement(InvalidInput):
+    """A requirement that does not parse, does not type-check or is not boolean."""
+
+    code = "invalid-requirement"
+
+
+class UnknownAttribute(InvalidRequirement):
+    """A requirement that names an attribute the pool does not know."""
+
+    code = "unknown-attribute"
+
+
+class InvalidModel(InvalidInput):
+    """A blob that is not a well-formed safetensors model of finite numbers."""
+
+    code = "invalid-model"
+
+
+class InvalidUpdate(InvalidInput):
+    """A report whose tensors do not match the round's model, or hold values that are not finite."""
+
+    code = "invalid-update"
+
+
+class Infeasible(InvalidInput):
+    """A job that can never run on this pool, with the numbers that say so."""
+
+    code = "infeasible"
+
+
+class TooLarge(InvalidInput):
+    """A body above the size limit."""
+
+    code = "too-large"
+
+
+class NotFound(VennueError):
+    """No such job, round, assignment or blob."""
+
+    code = "not-found"
+
+
+class Forbidden(VennueError):
+    """The caller does not own what it acts upon."""
+
+    code = "forbidden"
+
+
+class Conflict(VennueError):
+    """The request contradicts the present state. Nothing was changed."""
+
+    code = "conflict"
+
+
+class TooLate(Conflict):
+    """The assignment, attempt or job was closed before this arrived."""
+
+    code = "too-late"
+
+
+class IllegalTransition(Conflict):
+    """An event that the state machine does not allow, with the story that led there.
+
+    ``story`` lists the latest events of the entity, oldest first.
+    """
+
+    code = "illegal-transition"
+
+    def __init__(self, message: str, *, story: tuple[str, ...] = (), **context: Any) -> None:
+        super().__init__(message, **context)
+        self.story = story
+
+    def __str__(self) -> str:
+        lines = "".join(f"\n  {line}" for line in self.story)
+        return super().__str__() + (f"\nthe story so far:{lines}" if lines else "")
+
+
+class InvariantViolated(VennueError):
+    """An invariant of the core does not hold: a defect in Vennue, never in the caller."""
+
+    code = "invariant-violated"
+
+
+class Overloaded(VennueError):
+    """The server sheds load; come back after ``retry_after_s`` seconds."""
+
+    code = "overloaded"
+
+    def __init__(self, message: str, *, retry_after_s: float, **context: Any) -> None:
+        super().__init__(message, **context)
+        self.retry_after_s = retry_after_s
+
+
+class StorageError(VennueError):
+    """Durable state cannot be read or written: read-only or full disk, or a newer schema version."""
+
+    code = "storage"
+
+
+class Unavailable(VennueError):
+    """The server cannot be reached, or still fails after the retries."""
+
+    code = "unavailable"
+
+
+class JobEnded(VennueError):
+    """The job was cancelled or has failed, so no further round will run."""
+
+    code = "job-ended"
