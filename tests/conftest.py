@@ -1,0 +1,38 @@
+"""What every test shares: Hypothesis profiles, and the skip of tests whose service this machine does not have.
+
+Profiles: ``dev`` is the default; ``ci`` (when ``CI`` is set) draws the same examples on every run, so a failure is
+never luck; ``soak`` searches for hours (``make soak``).
+"""
+
+import os
+import shutil
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Deadlines are off: an example's duration says more about the machine than about the code.
+settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
+settings.register_profile(
+    "ci",
+    max_examples=100,
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "soak", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# Debian keeps daemons out of an ordinary user's PATH.
+_PROGRAM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test marked ``services("redis-server")`` where that program is not installed."""
+    for marker in item.iter_markers("services"):
+        missing = [program for program in marker.args if shutil.which(program, path=_PROGRAM_PATH) is None]
+        if missing:
+            pytest.skip(f"needs {', '.join(missing)}: install it, or run `make test-all` as root on Debian")
