@@ -1,0 +1,219 @@
+"""Jobs: what an owner asks for, and where the job stands.
+
+`JobSpec` is the wire form, the YAML form and the stored form at once; `JobSpec.check` is the only place that decides
+whether one makes sense. `Job` is the live state machine's memory of one job; only the pool changes it.
+"""
+
+import math
+from collections import deque
+from enum import StrEnum
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from vennue.core.errors import InvalidInput
+from vennue.core.ids import Digest, JobId
+from vennue.core.requirement import AttributeSchema, Requirement
+
+if TYPE_CHECKING:
+    from vennue.core.round import Attempt
+
+Setting = bool | int | float | str
+"""A value that an owner passes on to devices."""
+
+MAX_DEMAND = 10_000_000
+MIN_DEADLINE_S = 1.0
+"""Below this no device could answer: a check-in, a download, a training step and an upload do not fit."""
+
+
+class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a job asks for. Durations are in seconds.
+
+    With a deadline, a round commits as soon as ``min_fraction`` of ``demand`` have reported, and at the deadline if
+    enough were bound and have reported; otherwise it is tried again. Without one it waits for all ``demand`` reports
+    and replaces devices presumed lost. An asynchronous job keeps ``demand`` devices training and commits a model
+    update at every ``buffer_size`` reports.
+    """
+
+    name: str
+    demand: int
+    """Devices per round (synchronous), or devices training at once (asynchronous)."""
+    rounds: int | None = None
+    """Rounds the job will run; None when it is open-ended. Declared rounds let policies plan further ahead."""
+    requirement: str = "true"
+    """Who may serve, as a CEL expression over public device attributes."""
+    private_requirement: str | None = None
+    """A second CEL expression, evaluated on the device over attributes that never leave it."""
+    mode: Literal["sync", "async"] = "sync"
+    deadline_s: float | None = None
+    """Limit on a round, from its opening to its commit."""
+    min_fraction: float = 0.8
+    overcommit: float = 1.0
+    """Devices bound per device asked for, at least 1."""
+    buffer_size: int | None = None
+    """Reports per model update of an asynchronous job."""
+    max_staleness: int | None = None
+    """Model updates after which an asynchronous device's report is refused; None for no limit."""
+    lease_s: float | None = None
+    """How long a device may take before it is presumed lost; by default the deadline, or ten minutes without one."""
+    round_limit_s: float = 7 * 86_400.0
+    """A round without a deadline is tried again after this long, whatever happens."""
+    max_attempts: int | None = None
+    """Attempts at one round before the job fails; None to try for ever."""
+    weight: float = 1.0
+    """Priority among jobs: 2 counts twice as much as 1."""
+
+    def check(self, schema: AttributeSchema) -> tuple[Requirement, Requirement | None]:
+        """The parsed public and private requirements.
+
+        Raises:
+            InvalidInput: a field makes no sense; the error names it, the value, the limit and the fix.
+        """
+        if not 1 <= len(self.name) <= 200 or not self.name.isprintable():
+            raise _bad("name", self.name[:200], "must be 1 to 200 printable characters", "name the job")
+        self._check_numbers()
+        if self.mode == "async":
+            self._check_async()
+        elif self.buffer_size is not None or self.max_staleness is not None:
+            field = "buffer_size" if self.buffer_size is not None else "max_staleness"
+            raise _bad(field, getattr(self, field), "only applies to asynchronous jobs", 'set mode to "async"')
+        requirement = Requirement.parse(self.requirement, schema)
+        private = None
+        if self.private_requirement is not None:
+            try:
+                private = Requirement.parse(self.private_requirement, AttributeSchema.open())
+            except InvalidInput as error:
+                error.field = "private_requirement"
+                raise
+        return requirement, private
+
+    def _check_numbers(self) -> None:
+        if not 1 <= self.demand <= MAX_DEMAND:
+            raise _bad("demand", self.demand, f"must be 1 to {MAX_DEMAND} devices", "ask for at least one device")
+        if self.rounds is not None and self.rounds < 1:
+            raise _bad("rounds", self.rounds, "must be at least 1", "leave it out for an open-ended job")
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise _bad("max_attempts", self.max_attempts, "must be at least 1", "leave it out to try for ever")
+        if not 0 < self.min_fraction <= 1:
+            raise _bad("min_fraction", self.min_fraction, "must be above 0 and at most 1", "0.8 means 80 %")
+        if not 1 <= self.overcommit <= 10:
+            raise _bad("overcommit", self.overcommit, "must be 1 to 10", "1.3 binds 30 % more devices than asked")
+        if not 0 < self.weight <= 1000:
+            raise _bad("weight", self.weight, "must be above 0 and at most 1000", "1 is the usual weight")
+        if self.deadline_s is not None and not MIN_DEADLINE_S <= self.deadline_s < math.inf:
+            raise _bad(
+                "deadline_s",
+                self.deadline_s,
+                f"no device can answer in under {MIN_DEADLINE_S:g} s",
+                f"allow at least {MIN_DEADLINE_S:g} s, or leave it out to wait for all devices",
+            )
+        for field in ("lease_s", "round_limit_s"):
+            value = getattr(self, field)
+            if value is not None and not MIN_DEADLINE_S <= value < math.inf:
+                raise _bad(field, value, f"must be at least {MIN_DEADLINE_S:g} s", "give a longer duration")
+
+    def _check_async(self) -> None:
+        if self.buffer_size is None or not 1 <= self.buffer_size <= MAX_DEMAND:
+            raise _bad(
+                "buffer_size", self.buffer_size, "an asynchronous job needs at least 1", "say how many reports it takes"
+            )
+        if self.max_staleness is not None and self.max_staleness < 0:
+            raise _bad("max_staleness", self.max_staleness, "must be at least 0", "leave it out for no limit")
+        if self.deadline_s is not None:
+            raise _bad("deadline_s", self.deadline_s, "an asynchronous job has no rounds to time", "leave it out")
+
+    @property
+    def wanted(self) -> int:
+        """Devices bound per attempt: the demand times the overcommit, rounded down but never below the demand."""
+        return max(self.demand, math.floor(round(self.demand * self.overcommit, 9)))
+
+    @property
+    def goal(self) -> int:
+        """Reports at which an attempt commits at once."""
+        if self.mode == "async":
+            return self.buffer_size or 1
+        return self.demand if self.deadline_s is None else share(self.min_fraction, self.demand)
+
+    @property
+    def effective_lease_s(self) -> float:
+        """How long a device may take before it is presumed lost."""
+        if self.lease_s is not None:
+            return self.lease_s
+        return self.deadline_s if self.deadline_s is not None else 600.0
+
+
+def share(fraction: float, of: int) -> int:
+    """The smallest whole number that is at least ``fraction`` of ``of`` (0.7 of 10 is 7, not 8 by a rounding error)."""
+    return math.ceil(round(fraction * of, 9))
+
+
+def _bad(field: str, value: object, message: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"{message}, got {value!r}", field=field, value=value, fix=fix)
+
+
+class JobState(StrEnum):
+    """Where a job stands. The last three are for ever."""
+
+    ACTIVE = "active"
+    COMPLETED = "completed"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+    @property
+    def terminal(self) -> bool:
+        """Whether nothing can change any more."""
+        return self is not JobState.ACTIVE
+
+
+class Job:
+    """One job's live state. Only the pool changes it."""
+
+    __slots__ = (
+        "arrival", "attained", "attempt", "bit", "collection_s", "committed", "ended_at", "id", "model", "private",
+        "reason", "requirement", "scheduling_delay_s", "spec", "state", "story", "submitted_at",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        id: JobId,
+        spec: JobSpec,
+        requirement: Requirement,
+        private: Requirement | None,
+        bit: int,
+        *,
+        arrival: int,
+        submitted_at: float,
+    ) -> None:
+        self.id = id
+        self.spec = spec
+        self.requirement = requirement
+        self.private = private
+        self.bit = bit
+        self.arrival = arrival
+        self.submitted_at = submitted_at
+        self.ended_at: float | None = None
+        self.state = JobState.ACTIVE
+        self.reason: str | None = None
+        """Why the job was cancelled or failed."""
+        self.committed = 0
+        """Rounds committed (model updates, for an asynchronous job)."""
+        self.model: Digest | None = None
+        """The last committed aggregate."""
+        self.attempt: Attempt | None = None
+        """The attempt in progress."""
+        self.attained = 0
+        """Devices bound to the job's closed attempts."""
+        self.scheduling_delay_s = 0.0
+        """Summed over committed rounds: from opening to the last device bound."""
+        self.collection_s = 0.0
+        """Summed over committed rounds: from the last device bound to the commit."""
+        self.story: deque[tuple[float, str]] = deque(maxlen=64)
+
+    def tell(self) -> tuple[str, ...]:
+        """The job's latest events, oldest first, with their pool times."""
+        return tuple(f"{at:.3f} s {text}" for at, text in self.story)
+
+    @property
+    def rounds_left(self) -> int | None:
+        """Declared rounds not yet committed, or None when the job is open-ended."""
+        return None if self.spec.rounds is None else self.spec.rounds - self.committed

@@ -1,0 +1,174 @@
+"""Plans: what a policy decides, and the only thing that a check-in looks at.
+
+A policy turns a `PoolView` (the open requests and the supply of each region) into a `Plan`: for each region of the
+Venn diagram, an ordered sequence of offers. Planning happens on job-side events and may be rich; binding a check-in
+walks the region's offers and takes the first whose request still needs a device. Every policy, from random to Venn,
+is a plan, so the hot path never changes. A region's offers are worked out when the region is first looked up, so a
+plan costs what its regions in use cost, and a region that appears after the plan was made has offers too.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from vennue.core.ids import AttemptId, JobId, Signature
+
+Choice = Literal["first", "uniform"]
+"""How a check-in picks among its region's offers: the first that needs a device, or one uniformly at random."""
+
+
+class Tier(msgspec.Struct, frozen=True):
+    """A band of device capability: devices whose expected response time lies in ``[low_s, high_s)`` seconds."""
+
+    low_s: float
+    high_s: float
+
+    def admits(self, response_s: float) -> bool:
+        """Whether a device with this expected response time belongs to the tier."""
+        return self.low_s <= response_s < self.high_s
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A place in a region's order: the attempt that may take the device, and the tier it is restricted to."""
+
+    attempt: AttemptId
+    tier: Tier | None = None
+
+
+class Request:
+    """An open attempt's need for devices, as policies see it. Owned and updated by the binding table.
+
+    ``wanted`` is the demand times the overcommit; ``live`` assignments may still report and ``reported`` ones have.
+    Both counts are the sizes of the assignment tables themselves, so they cannot drift from them.
+    """
+
+    __slots__ = (
+        "arrival", "attained", "attempt", "bit", "continuous", "deadline_at", "demand", "job", "live", "lottery",
+        "opened_at", "reported", "rounds_left", "wanted", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        attempt: AttemptId,
+        job: JobId,
+        bit: int,
+        *,
+        demand: int,
+        wanted: int,
+        opened_at: float,
+        deadline_at: float | None,
+        arrival: int,
+        rounds_left: int | None,
+        attained: int,
+        lottery: float,
+        weight: float = 1.0,
+        continuous: bool = False,
+    ) -> None:
+        self.attempt = attempt
+        self.job = job
+        self.bit = bit
+        """The requirement's bit in every region's signature."""
+        self.demand = demand
+        self.wanted = wanted
+        self.opened_at = opened_at
+        self.deadline_at = deadline_at
+        self.arrival = arrival
+        """Rank of the job by arrival, from 0: the order of FIFO and of every tie."""
+        self.rounds_left = rounds_left
+        """Declared rounds not yet committed, this one included; None when the job is open-ended."""
+        self.attained = attained
+        """Devices bound to the job before this attempt opened."""
+        self.lottery = lottery
+        """A uniform draw in [0, 1) made when the attempt opened: the order of `random-order`."""
+        self.weight = weight
+        self.continuous = continuous
+        """An asynchronous attempt: a report frees the slot for another device."""
+        self.live: dict[str, object] = {}
+        self.reported: dict[str, object] = {}
+
+    @property
+    def needs(self) -> int:
+        """Devices still to be bound."""
+        if self.continuous:
+            return self.wanted - len(self.live)
+        return self.wanted - len(self.live) - len(self.reported)
+
+    @property
+    def bound(self) -> int:
+        """Devices bound that have not been lost: the slots in use."""
+        return len(self.live) + len(self.reported)
+
+    @property
+    def service(self) -> int:
+        """Devices bound to the job so far, over all its attempts."""
+        return self.attained + self.bound
+
+    def __repr__(self) -> str:
+        return f"Request({self.attempt}, bit={self.bit}, needs={self.needs}/{self.wanted})"
+
+
+class PoolView(msgspec.Struct, frozen=True):
+    """What a policy may look at: the moment, the requests that need devices, and the supply.
+
+    ``requests`` holds the open requests with ``needs > 0`` in the order in which they opened; ``rates`` the
+    check-ins per second of each region that has been seen, averaged over the last 24 h.
+    """
+
+    now: float
+    requests: Sequence[Request]
+    rates: Mapping[Signature, float]
+    rates_version: int = 0
+    """Changes whenever ``rates`` does, so that a policy can keep what it derived from them."""
+
+
+class Plan:
+    """Region → ordered offers, in force until the next plan.
+
+    Built either from one global order (`Plan.ordered`), which each region filters by what it covers, or from an order
+    per region with a global order for the regions it does not name (`Plan.by_region`).
+
+    Args:
+        order: ``(bit, offer)`` pairs; a region takes those whose bit its signature has, in this order.
+        regions: for some regions, the whole order of ``(bit, offer)`` pairs to use instead.
+        choice: how a check-in picks among the offers.
+    """
+
+    __slots__ = ("_made", "_order", "_regions", "choice")
+
+    def __init__(
+        self,
+        order: Sequence[tuple[int, Offer]],
+        regions: Mapping[Signature, Sequence[tuple[int, Offer]]] | None = None,
+        *,
+        choice: Choice = "first",
+    ) -> None:
+        self._order = order
+        self._regions = regions or {}
+        self._made: dict[Signature, tuple[Offer, ...]] = {}
+        self.choice: Choice = choice
+
+    @classmethod
+    def ordered(cls, requests: Iterable[Request], *, choice: Choice = "first") -> "Plan":
+        """The plan of every policy that ranks requests alike in all regions."""
+        return cls([(r.bit, Offer(r.attempt)) for r in requests], choice=choice)
+
+    def offers(self, signature: Signature) -> tuple[Offer, ...]:
+        """The region's offers, best first. Never one whose requirement the region does not meet."""
+        made = self._made.get(signature)
+        if made is None:
+            pairs = self._regions.get(signature, self._order)
+            made = tuple(offer for bit, offer in pairs if signature >> bit & 1)
+            self._made[signature] = made
+        return made
+
+
+EMPTY_PLAN = Plan(())
+
+
+class Planner(Protocol):
+    """What the pool asks of a policy. `vennue.policies.Policy` is the base class to derive from."""
+
+    def plan(self, view: PoolView) -> Plan:
+        """The plan for this view. Must not change the view, and must depend on nothing else."""
+        ...

@@ -1,0 +1,617 @@
+"""The pool: the whole resource manager as one state machine without I/O.
+
+Events go in through `Pool.handle` with the time at which they happen; the answer comes back at once and what the
+outside world must do is taken with `Pool.drain`. The pool owns the jobs, their attempts, the registered requirements,
+the supply and the binding table, asks the policy for a plan when job-side events have made the last one stale, and
+keeps every promise of the design's section 5 (`vennue.core.invariants` checks them). The simulator, the server and
+the fault tests all drive this class and nothing else.
+"""
+
+import hashlib
+import heapq
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from vennue.core.binding import Assignment, BindingTable, Outcome
+from vennue.core.effects import (
+    AssignmentEnded,
+    AttemptClosed,
+    AttemptOpened,
+    AttemptRecord,
+    Commit,
+    Effect,
+    JobEnded,
+    JobRecord,
+    PolicyFailed,
+    SaveAttempt,
+    SaveJob,
+)
+from vennue.core.errors import Conflict, Forbidden, IllegalTransition, InvalidInput, NotFound, TooLate
+from vennue.core.errors import JobEnded as JobHasEnded
+from vennue.core.events import (
+    Abort,
+    Accept,
+    CancelJob,
+    CheckIn,
+    CommitFailed,
+    Committed,
+    CompleteJob,
+    Decline,
+    Event,
+    OpenRound,
+    Report,
+    SubmitJob,
+    Tick,
+)
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
+from vennue.core.job import Job, JobState, Setting
+from vennue.core.plan import Plan, Planner, PoolView, Request
+from vennue.core.region import RequirementRegistry
+from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
+from vennue.core.round import Attempt, AttemptState
+from vennue.core.supply import Supply
+
+ACCEPT_LEASE_S = 30.0
+"""How long a device may take to evaluate a private requirement and answer."""
+
+
+class Pool:
+    """One pool of devices shared by many jobs. Not thread-safe: one owner drives it.
+
+    Args:
+        planner: the policy.
+        schema: the device attributes that requirements may use.
+        seed: of the lottery that ``random-order`` uses; the same seed gives the same draws under every policy.
+        replan_interval_s: least time between two plans; 0 plans at the first check-in after each change.
+        supply: where check-ins are counted; by default one with the design's window of 24 h.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        *,
+        schema: AttributeSchema = DEFAULT_SCHEMA,
+        seed: int = 0,
+        replan_interval_s: float = 0.0,
+        accept_lease_s: float = ACCEPT_LEASE_S,
+        supply: Supply | None = None,
+    ) -> None:
+        self.schema = schema
+        self.registry = RequirementRegistry()
+        self.supply = Supply() if supply is None else supply
+        self.table = BindingTable()
+        self.jobs: dict[JobId, Job] = {}
+        self.now = 0.0
+        self.plans = 0
+        """Plans made so far."""
+        self._planner = planner
+        self._seed = seed
+        self._replan_interval_s = replan_interval_s
+        self._accept_lease_s = accept_lease_s
+        self._arrivals = 0
+        self._attempts: dict[AttemptId, Attempt] = {}
+        self._timers: list[tuple[float, AttemptId]] = []
+        self._outbox: list[Effect] = []
+        self._stale = False
+        self._planned_at = -float("inf")
+        self._handlers: dict[type[Event], Callable[[Any, float], Any]] = {
+            CheckIn: self._check_in,
+            Accept: self._accept,
+            Decline: self._decline,
+            Abort: self._abort,
+            Report: self._report,
+            SubmitJob: self._submit,
+            OpenRound: self._open_round,
+            CompleteJob: self._complete,
+            CancelJob: self._cancel,
+            Committed: self._committed,
+            CommitFailed: self._commit_failed,
+            Tick: self._tick,
+        }
+
+    # -- driving ----------------------------------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> Any:
+        """Apply an event at ``now`` (pool time, seconds) and return its answer.
+
+        Timers that are due by ``now`` fire first. A step backwards in time counts as no time having passed.
+
+        Raises:
+            VennueError: the event makes no sense; nothing was changed by it.
+        """
+        now = self.now if now < self.now else now
+        self.now = now
+        self._fire(now)
+        return self._handlers[type(event)](event, now)
+
+    def drain(self) -> list[Effect]:
+        """The effects since the last call, in order. Call it after `handle` even when that raised."""
+        effects, self._outbox = self._outbox, []
+        return effects
+
+    def next_wake(self) -> float | None:
+        """When the next timer is due (send a `Tick` then), or None."""
+        expiry = self.table.next_expiry()
+        timer = self._timers[0][0] if self._timers else None
+        if expiry is None or timer is None:
+            return timer if expiry is None else expiry
+        return min(expiry, timer)
+
+    def set_planner(self, planner: Planner) -> None:
+        """Change the policy; jobs, rounds and assignments stay as they are."""
+        self._planner = planner
+        self._replan_soon()
+
+    def plan(self) -> Plan:
+        """The plan in force, brought up to date."""
+        if self._stale:
+            self._replan(self.now)
+        return self.table.plan
+
+    def attempts(self) -> list[Attempt]:
+        """The attempts that are not closed."""
+        return list(self._attempts.values())
+
+    # -- jobs -------------------------------------------------------------------------------------------------------
+
+    def _submit(self, event: SubmitJob, now: float) -> Job:
+        if event.job in self.jobs:
+            raise Conflict(f"job {event.job} exists already", field="job", value=event.job)
+        requirement, private = event.spec.check(self.schema)
+        bit = self.registry.register(requirement)
+        job = Job(event.job, event.spec, requirement, private, bit, arrival=self._arrivals, submitted_at=now)
+        self._arrivals += 1
+        self.jobs[job.id] = job
+        self._tell(job, now, "submitted")
+        self._save(job)
+        return job
+
+    def _open_round(self, event: OpenRound, now: float) -> Attempt:
+        job = self._active(event.job)
+        attempt = job.attempt
+        if attempt is not None and event.round == attempt.round:
+            if event.model == attempt.model:
+                return attempt
+            raise Conflict(
+                f"round {event.round} is open on another model", field="model", value=event.model, limit=attempt.model
+            )
+        if attempt is not None or event.round != job.committed + 1:
+            expected = job.committed + 1
+            raise IllegalTransition(
+                f"the next round of job {job.id} is {expected}, not {event.round}"
+                if attempt is None
+                else f"round {attempt.round} of job {job.id} is still {attempt.state}",
+                story=job.tell(),
+                field="round",
+                value=event.round,
+                limit=expected,
+            )
+        return self._open_attempt(job, event.round, 1, event.model, event.config, now)
+
+    def _complete(self, event: CompleteJob, now: float) -> Job:
+        job = self._known(event.job)
+        if job.state is JobState.COMPLETED:
+            return job
+        self._active(event.job)
+        if job.attempt is not None and job.spec.mode == "sync":
+            raise IllegalTransition(
+                f"round {job.attempt.round} of job {job.id} is still {job.attempt.state}",
+                story=job.tell(),
+                fix="wait for the round, or cancel the job",
+            )
+        self._end_job(job, JobState.COMPLETED, now, None)
+        return job
+
+    def _cancel(self, event: CancelJob, now: float) -> Job:
+        job = self._known(event.job)
+        if not job.state.terminal:
+            self._end_job(job, JobState.CANCELLED, now, event.reason)
+        return job
+
+    # -- devices ----------------------------------------------------------------------------------------------------
+
+    def _check_in(self, event: CheckIn, now: float) -> Assignment | None:
+        profile = event.profile
+        self.supply.observe(profile, now)
+        signature = self.registry.signature(profile)
+        held = self.table.holds(event.device)
+        if held is not None:
+            bit = self.jobs[held.job].bit
+            if signature >> bit & 1:
+                return held
+            self._release(held.id, Outcome.LOST, now, "its attributes no longer meet the requirement")
+        return self._bind(event, event.device, signature, now)
+
+    def _bind(self, event: CheckIn | Decline, device: DeviceId, signature: Signature, now: float) -> Assignment | None:
+        if self._stale:
+            self._replan(now)
+        assignment = self.table.bind(
+            device, signature, now, draw=event.draw, response_s=event.response_s, declined=event.declined
+        )
+        if assignment is not None:
+            attempt = self._attempts[assignment.attempt]
+            attempt.last_bound_at = now
+            if attempt.request.needs <= 0:
+                self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
+                self._replan_soon()
+        return assignment
+
+    def _accept(self, event: Accept, now: float) -> Assignment:
+        self._held(event.assignment, event.device)
+        return self.table.accept(event.assignment, now)
+
+    def _decline(self, event: Decline, now: float) -> Assignment | None:
+        assignment = self._held(event.assignment, event.device)
+        self._release(assignment.id, Outcome.DECLINED, now, event.reason)
+        return self._bind(event, event.device, assignment.signature, now)
+
+    def _abort(self, event: Abort, now: float) -> None:
+        self._held(event.assignment, event.device)
+        self._release(event.assignment, Outcome.ABORTED, now, event.reason)
+
+    def _report(self, event: Report, now: float) -> bool:
+        """True when the report was counted now, False when it had been counted before."""
+        attempt = self._attempts.get(attempt_of(event.assignment))
+        if attempt is not None:
+            earlier = attempt.request.reported.get(event.assignment)
+            if isinstance(earlier, Assignment):
+                self._check_owner(earlier, event.device)
+                return False
+        assignment = self._held(event.assignment, event.device)
+        attempt = self._attempts[assignment.attempt]
+        staleness = attempt.version - assignment.version
+        limit = attempt.spec.max_staleness
+        if limit is not None and staleness > limit:
+            self._release(assignment.id, Outcome.LOST, now, "stale")
+            raise TooLate(
+                f"the update is {staleness} model versions old", field="assignment", value=staleness, limit=limit
+            )
+        self.table.settle(assignment.id, Outcome.REPORTED)
+        if attempt.request.continuous:
+            self._replan_soon()
+        if attempt.ready:
+            self._start_commit(attempt, now)
+        return True
+
+    # -- commits ----------------------------------------------------------------------------------------------------
+
+    def _start_commit(self, attempt: Attempt, now: float) -> None:
+        job = self.jobs[attempt.job]
+        if attempt.spec.mode == "async":
+            if attempt.committing:
+                return
+            attempt.committing = self.table.take_reported(attempt.id)
+        else:
+            attempt.move(AttemptState.COMMITTING, now, job.tell())
+            attempt.committing = self.table.take_reported(attempt.id)
+            job.attained += attempt.request.bound
+            self._end_assignments(self.table.close(attempt.id))
+            self._push_timer(attempt)
+            self._replan_soon()
+        self._tell(job, now, f"attempt {attempt.id} commits {len(attempt.committing)} reports")
+        self._outbox.append(Commit(attempt.id, _ids(attempt.committing)))
+
+    def _committed(self, event: Committed, now: float) -> Job:
+        attempt = self._attempts.get(event.attempt)
+        job = self._known(job_of(event.attempt))
+        if attempt is None or not attempt.committing:
+            raise TooLate(f"attempt {event.attempt} is not committing", field="attempt", value=event.attempt)
+        job.committed += 1
+        job.model = event.result
+        job.scheduling_delay_s += attempt.scheduling_delay_s
+        attempt.result = event.result
+        if attempt.spec.mode == "async":
+            self._next_version(job, attempt, now)
+            return job
+        attempt.move(AttemptState.COMMITTED, now, job.tell())
+        job.collection_s += attempt.collection_s or 0.0
+        self._close_attempt(job, attempt, now)
+        if job.rounds_left == 0:
+            self._end_job(job, JobState.COMPLETED, now, None)
+        else:
+            self._save(job)
+        return job
+
+    def _next_version(self, job: Job, attempt: Attempt, now: float) -> None:
+        attempt.version += 1
+        attempt.committing = ()
+        attempt.model = attempt.result or attempt.model
+        attempt.deadline_at = now + attempt.spec.round_limit_s
+        self._push_timer(attempt)
+        self.table.advance(attempt.id)
+        request = attempt.request
+        request.rounds_left = job.rounds_left
+        self._tell(job, now, f"model update {job.committed} committed")
+        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
+        if job.rounds_left == 0:
+            self._end_job(job, JobState.COMPLETED, now, None)
+            return
+        self._save(job)
+        if attempt.ready:
+            self._start_commit(attempt, now)
+
+    def _commit_failed(self, event: CommitFailed, now: float) -> Job:
+        attempt = self._attempts.get(event.attempt)
+        job = self._known(job_of(event.attempt))
+        if attempt is None or not attempt.committing:
+            raise TooLate(f"attempt {event.attempt} is not committing", field="attempt", value=event.attempt)
+        self._retry(job, attempt, now, f"the aggregate failed: {event.reason}")
+        return job
+
+    # -- attempts ---------------------------------------------------------------------------------------------------
+
+    def _open_attempt(
+        self, job: Job, round_number: int, number: int, model: Digest, config: dict[str, Setting], now: float
+    ) -> Attempt:
+        spec = job.spec
+        asynchronous = spec.mode == "async"
+        attempt_name = AttemptId(f"{job.id}.{round_number}.{number}")
+        request = Request(
+            attempt_name,
+            job.id,
+            job.bit,
+            demand=spec.demand,
+            wanted=spec.demand if asynchronous else spec.wanted,
+            opened_at=now,
+            deadline_at=None if spec.deadline_s is None else now + spec.deadline_s,
+            arrival=job.arrival,
+            rounds_left=job.rounds_left,
+            attained=job.attained,
+            lottery=self._lottery(attempt_name),
+            weight=spec.weight,
+            continuous=asynchronous,
+        )
+        attempt = Attempt(job.id, spec, round_number, number, model, config, request, now)
+        self.table.open(
+            request,
+            lease_s=spec.effective_lease_s,
+            accept_lease_s=self._accept_lease_s if job.private is not None else None,
+        )
+        self._attempts[attempt.id] = attempt
+        job.attempt = attempt
+        self._push_timer(attempt)
+        self._tell(job, now, f"attempt {attempt.id} opened for {request.wanted} devices")
+        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
+        self._outbox.append(AttemptOpened(attempt.id, model))
+        self._replan_soon()
+        return attempt
+
+    def _close_attempt(self, job: Job, attempt: Attempt, now: float) -> None:
+        """Forget an attempt that has just moved to a closed state, and say so."""
+        if self.table.request(attempt.id) is not None:
+            job.attained += attempt.request.bound
+            self._end_assignments(self.table.close(attempt.id))
+            self._replan_soon()
+        del self._attempts[attempt.id]
+        job.attempt = None
+        self._tell(job, now, f"attempt {attempt.id} {attempt.state}" + (f": {attempt.reason}" if attempt.reason else ""))
+        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
+        self._outbox.append(AttemptClosed(attempt.id, attempt.state))
+
+    def _retry(self, job: Job, attempt: Attempt, now: float, reason: str) -> None:
+        """Abort an attempt and open the round's next one, from the same model."""
+        attempt.move(AttemptState.ABORTED, now, job.tell(), reason)
+        self._close_attempt(job, attempt, now)
+        limit = job.spec.max_attempts
+        if limit is not None and attempt.number >= limit:
+            self._end_job(job, JobState.FAILED, now, f"round {attempt.round} failed {limit} times; the last: {reason}")
+            return
+        round_number = attempt.round
+        number = attempt.number + 1
+        if attempt.spec.mode == "async" and attempt.version:
+            round_number, number = job.committed + 1, 1
+        self._open_attempt(job, round_number, number, attempt.model, attempt.config, now)
+        self._save(job)
+
+    def _end_job(self, job: Job, state: JobState, now: float, reason: str | None) -> None:
+        attempt = job.attempt
+        if attempt is not None:
+            closing = AttemptState.COMMITTED if attempt.version and state is JobState.COMPLETED else None
+            if closing is not None:
+                attempt.move(AttemptState.COMMITTING, now, job.tell())
+            attempt.move(closing or AttemptState.CANCELLED, now, job.tell(), reason)
+            self._close_attempt(job, attempt, now)
+        job.state = state
+        job.reason = reason
+        job.ended_at = now
+        self.registry.release(job.bit)
+        self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
+        self._save(job)
+        self._outbox.append(JobEnded(job.id, state))
+        self._replan_soon()
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def _tick(self, event: Tick, now: float) -> None:
+        """`handle` has fired the timers already."""
+
+    def _fire(self, now: float) -> None:
+        """Fire the timers due by ``now``, in the order in which they fell due; a lease before a deadline of its moment.
+
+        What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
+        """
+        while (wake := self.next_wake()) is not None and wake <= now:
+            for assignment in self.table.expire(wake):
+                self._given_back(assignment, Outcome.LOST, now, "its lease ran out")
+            while self._timers and self._timers[0][0] <= wake:
+                due_at, attempt_name = heapq.heappop(self._timers)
+                attempt = self._attempts.get(attempt_name)
+                if attempt is not None and attempt.deadline_at == due_at:
+                    self._due(attempt, now)
+
+    def _due(self, attempt: Attempt, now: float) -> None:
+        job = self.jobs[attempt.job]
+        if attempt.state is AttemptState.COMMITTING:
+            self._retry(job, attempt, now, "the aggregate did not become durable in time")
+        elif attempt.enough_at_deadline:
+            self._start_commit(attempt, now)
+        else:
+            request = attempt.request
+            self._retry(
+                job, attempt, now, f"at its deadline {request.bound} were bound and {len(request.reported)} had reported"
+            )
+
+    def _push_timer(self, attempt: Attempt) -> None:
+        heapq.heappush(self._timers, (attempt.deadline_at, attempt.id))
+        if len(self._timers) > 64 + 4 * len(self._attempts):
+            self._timers = [(open_attempt.deadline_at, name) for name, open_attempt in self._attempts.items()]
+            heapq.heapify(self._timers)
+
+    # -- recovery ---------------------------------------------------------------------------------------------------
+
+    def restore(self, jobs: Iterable[JobRecord], open_attempts: Iterable[AttemptRecord], now: float) -> None:
+        """Rebuild from the ledger, into an empty pool: jobs as they were, open rounds as a new attempt.
+
+        Assignments are soft state: they are gone, and the devices check in again.
+        """
+        self.now = max(self.now, now)
+        for record in sorted(jobs, key=lambda r: r.arrival):
+            requirement, private = record.spec.check(self.schema)
+            bit = -1 if record.state.terminal else self.registry.register(requirement)
+            job = Job(
+                record.id,
+                record.spec,
+                requirement,
+                private,
+                bit,
+                arrival=record.arrival,
+                submitted_at=record.submitted_at,
+            )
+            job.state = record.state
+            job.ended_at = record.ended_at
+            job.committed = record.committed
+            job.model = record.model
+            job.attained = record.attained
+            job.scheduling_delay_s = record.scheduling_delay_s
+            job.collection_s = record.collection_s
+            job.reason = record.reason
+            self.jobs[job.id] = job
+            self._arrivals = max(self._arrivals, record.arrival + 1)
+        for attempt in open_attempts:
+            job = self.jobs[attempt.job]
+            if job.state.terminal:
+                continue
+            restarted = "the server restarted"
+            closed = msgspec.structs.replace(
+                attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=restarted
+            )
+            job.attained += attempt.bound
+            self._tell(job, self.now, f"attempt {attempt.id} aborted: {restarted}")
+            self._outbox.append(SaveAttempt(closed))
+            self._open_attempt(job, attempt.round, attempt.number + 1, attempt.model, attempt.config, self.now)
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _known(self, id: JobId) -> Job:
+        job = self.jobs.get(id)
+        if job is None:
+            raise NotFound(f"there is no job {id}", field="job", value=id)
+        return job
+
+    def _active(self, id: JobId) -> Job:
+        job = self._known(id)
+        if job.state.terminal:
+            raise JobHasEnded(f"job {id} is {job.state}" + (f": {job.reason}" if job.reason else ""), field="job")
+        return job
+
+    def _held(self, id: AssignmentId, device: DeviceId) -> Assignment:
+        """The live assignment, if it is the device's."""
+        try:
+            assignment = self.table.live(id)
+        except NotFound:
+            if job_of(attempt_of(id)) in self.jobs:
+                raise TooLate(
+                    f"assignment {id} is over: it expired, was declined, or its round has closed", field="assignment"
+                ) from None
+            raise
+        self._check_owner(assignment, device)
+        return assignment
+
+    def _check_owner(self, assignment: Assignment, device: DeviceId) -> None:
+        if assignment.device != device:
+            raise Forbidden(f"assignment {assignment.id} belongs to another device", field="device", value=device)
+
+    def _release(self, id: AssignmentId, outcome: Outcome, now: float, reason: str) -> None:
+        self._given_back(self.table.settle(id, outcome), outcome, now, reason)
+
+    def _given_back(self, assignment: Assignment, outcome: Outcome, now: float, reason: str) -> None:
+        request = self._attempts[assignment.attempt].request
+        if request.needs == 1:
+            self._replan_soon()
+        why = f": {reason}" if reason else ""
+        self._tell(self.jobs[assignment.job], now, f"assignment {assignment.id} {outcome}{why}")
+        self._outbox.append(AssignmentEnded(assignment.id, outcome))
+
+    def _end_assignments(self, ended: list[Assignment]) -> None:
+        self._outbox.extend(AssignmentEnded(assignment.id, Outcome.CLOSED) for assignment in ended)
+
+    def _replan_soon(self) -> None:
+        self._stale = True
+
+    def _replan(self, now: float) -> None:
+        if now - self._planned_at < self._replan_interval_s:
+            return
+        rates = self.supply.region_rates(self.registry, now)
+        needy = [request for request in self.table.requests() if request.needs > 0]
+        try:
+            plan = self._planner.plan(PoolView(now, needy, rates))
+        except Exception as error:  # noqa: BLE001 - a third party's policy may raise anything; no job may suffer
+            self._outbox.append(PolicyFailed(f"{type(error).__name__}: {error}"))
+            plan = self.table.plan
+        self.table.publish(plan)
+        self.plans += 1
+        self._planned_at = now
+        self._stale = False
+
+    def _lottery(self, attempt: AttemptId) -> float:
+        digest = hashlib.blake2b(f"{self._seed}/{attempt}".encode(), digest_size=7).digest()
+        return int.from_bytes(digest, "big") / 2.0**56
+
+    def _tell(self, job: Job, now: float, text: str) -> None:
+        job.story.append((now, text))
+
+    def _save(self, job: Job) -> None:
+        self._outbox.append(SaveJob(job_record(job)))
+
+
+def job_record(job: Job) -> JobRecord:
+    """The job as the ledger keeps it."""
+    return JobRecord(
+        id=job.id,
+        spec=job.spec,
+        state=job.state,
+        arrival=job.arrival,
+        submitted_at=job.submitted_at,
+        ended_at=job.ended_at,
+        committed=job.committed,
+        model=job.model,
+        attained=job.attained,
+        scheduling_delay_s=job.scheduling_delay_s,
+        collection_s=job.collection_s,
+        reason=job.reason,
+    )
+
+
+def _attempt_record(attempt: Attempt) -> AttemptRecord:
+    return AttemptRecord(
+        id=attempt.id,
+        job=attempt.job,
+        round=attempt.round,
+        number=attempt.number,
+        state=attempt.state,
+        model=attempt.model,
+        config=attempt.config,
+        opened_at=attempt.opened_at,
+        closed_at=attempt.closed_at,
+        bound=attempt.request.bound,
+        reported=len(attempt.request.reported),
+        scheduling_delay_s=attempt.scheduling_delay_s,
+        result=attempt.result,
+        reason=attempt.reason,
+    )
+
+
+def _ids(names: tuple[str, ...]) -> tuple[AssignmentId, ...]:
+    return tuple(AssignmentId(name) for name in names)

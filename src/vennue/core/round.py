@@ -1,0 +1,123 @@
+"""Rounds and their attempts: when a round commits, when it is tried again.
+
+A round is one turn of training; an attempt is one try at it. `Attempt` holds the rules of spec section 6 as pure
+functions of its own counters and the time: `ready` (enough reports to commit now), `due` (when its timer fires) and
+`enough_at_deadline`. The pool moves it from state to state and nothing ever moves it out of a closed one.
+"""
+
+from enum import StrEnum
+
+from vennue.core.errors import IllegalTransition
+from vennue.core.ids import AttemptId, Digest, JobId, attempt_id
+from vennue.core.job import JobSpec, Setting, share
+from vennue.core.plan import Request
+
+COMMIT_LIMIT_S = 600.0
+"""An aggregate that is not durable after this long counts as failed, so that no attempt waits for ever."""
+
+
+class AttemptState(StrEnum):
+    """Where an attempt stands. The last three are for ever."""
+
+    OPEN = "open"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    CANCELLED = "cancelled"
+
+    @property
+    def closed(self) -> bool:
+        """Whether the attempt is over."""
+        return self in _CLOSED
+
+
+_CLOSED = frozenset({AttemptState.COMMITTED, AttemptState.ABORTED, AttemptState.CANCELLED})
+_ALLOWED = {
+    AttemptState.OPEN: frozenset({AttemptState.COMMITTING, AttemptState.ABORTED, AttemptState.CANCELLED}),
+    AttemptState.COMMITTING: _CLOSED,
+}
+
+
+class Attempt:
+    """One try at a round of a job. Owned by the pool."""
+
+    __slots__ = (
+        "closed_at", "committing", "config", "deadline_at", "id", "job", "last_bound_at", "model", "number", "opened_at",
+        "reason", "request", "result", "round", "spec", "state", "version",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        job: JobId,
+        spec: JobSpec,
+        round_number: int,
+        number: int,
+        model: Digest,
+        config: dict[str, Setting],
+        request: Request,
+        now: float,
+    ) -> None:
+        self.id: AttemptId = attempt_id(job, round_number, number)
+        self.job = job
+        self.spec = spec
+        self.round = round_number
+        self.number = number
+        self.model = model
+        """What the devices download."""
+        self.config = config
+        """The owner's settings for the devices."""
+        self.request = request
+        self.state = AttemptState.OPEN
+        self.opened_at = now
+        limit_s = spec.deadline_s if spec.deadline_s is not None else spec.round_limit_s
+        self.deadline_at = now + limit_s
+        self.last_bound_at: float | None = None
+        self.closed_at: float | None = None
+        self.committing: tuple[str, ...] = ()
+        """Assignments whose reports the aggregate in the making holds."""
+        self.result: Digest | None = None
+        self.reason: str | None = None
+        self.version = 0
+        """Model updates committed from this attempt (asynchronous jobs)."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough devices have reported to commit at once."""
+        return len(self.request.reported) >= self.spec.goal
+
+    @property
+    def enough_at_deadline(self) -> bool:
+        """Spec section 6: ``min_fraction`` of the demand were bound, and ``min_fraction`` of those have reported."""
+        spec = self.spec
+        if spec.deadline_s is None or spec.mode == "async":
+            return False
+        bound = min(self.request.bound, spec.demand)
+        reported = len(self.request.reported)
+        return bound >= share(spec.min_fraction, spec.demand) and reported >= share(spec.min_fraction, bound)
+
+    def move(self, state: AttemptState, now: float, story: tuple[str, ...], reason: str | None = None) -> None:
+        """Enter a state.
+
+        Raises:
+            IllegalTransition: the state machine does not allow it; carries the job's story.
+        """
+        if state not in _ALLOWED.get(self.state, frozenset()):
+            raise IllegalTransition(f"attempt {self.id} is {self.state}, it cannot become {state}", story=story)
+        self.state = state
+        self.reason = reason
+        if state is AttemptState.COMMITTING:
+            self.deadline_at = now + COMMIT_LIMIT_S
+        elif state.closed:
+            self.closed_at = now
+
+    @property
+    def scheduling_delay_s(self) -> float:
+        """From the opening to the last device bound (0 while none is)."""
+        return 0.0 if self.last_bound_at is None else self.last_bound_at - self.opened_at
+
+    @property
+    def collection_s(self) -> float | None:
+        """From the last device bound to the close, once closed."""
+        if self.closed_at is None:
+            return None
+        return self.closed_at - (self.opened_at if self.last_bound_at is None else self.last_bound_at)

@@ -1,0 +1,266 @@
+"""The wire: every JSON message between devices, jobs, operators and the server, as typed structs.
+
+Server, SDK and command line share these definitions, so they cannot disagree; the OpenAPI description is made from
+them. Times are Unix seconds, durations seconds; unknown fields in requests are refused, so that a typing error is
+never silently ignored; unknown fields in answers are skipped, so that an old client understands a newer server.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId
+from vennue.core.job import JobSpec
+
+AttributeValue = bool | int | float | str | list[str]
+
+# -- devices ---------------------------------------------------------------------------------------------------------
+
+
+class CheckInRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """``POST /v1/check-ins``: a device is idle and online."""
+
+    device: str
+    """The device's own stable name: 1 to 128 printable characters."""
+    attributes: msgspec.Raw = msgspec.Raw(b"{}")
+    """A JSON object of public attributes, as in ``{"ram_gb": 6, "android": 12, "data": ["keyboard"]}``."""
+    declined: list[str] = []
+    """Jobs that this device declined in this session."""
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a device is to do, and the lease under which it does it."""
+
+    assignment: AssignmentId
+    token: str
+    """Secret that proves the assignment is the caller's: sent as ``Authorization: Bearer``."""
+    job: JobId
+    name: str
+    """The job's name."""
+    round: int
+    model: Digest
+    """The blob to download: ``GET /v1/blobs/{model}``."""
+    expires_in_s: float
+    """The lease: seconds until the device is presumed lost."""
+    private_requirement: str | None = None
+    """When present, the device evaluates it and answers with accept or decline first."""
+    config: dict[str, bool | int | float | str] = {}
+    """The owner's settings for this round (learning rate, local epochs)."""
+
+
+class CheckInAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task, or when to come back. Exactly one of the two is present."""
+
+    task: Task | None = None
+    retry_after_s: float | None = None
+
+
+class DeclineRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/assignments/{id}/decline`` (answered like a check-in) and ``/abort``."""
+
+    reason: str = ""
+    declined: list[str] = []
+    """Jobs that this device declined in this session, this one included."""
+
+
+class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """``PUT /v1/assignments/{id}/report``: the update is durable and counted, now or before."""
+
+    assignment: AssignmentId
+    sha256: Digest
+    """Of the body as received."""
+    duplicate: bool = False
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/jobs``, with an optional ``Idempotency-Key`` header."""
+
+    spec: JobSpec
+
+
+class RoundRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/jobs/{id}/rounds``: run the next round on this model."""
+
+    round: int
+    model: str
+    config: dict[str, bool | int | float | str] = {}
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Why a job is where it is, for a machine (``code`` and numbers) and for a person (``text``)."""
+
+    code: str
+    text: str
+    needs: int | None = None
+    """Devices still to be bound in the open round."""
+    supply_per_s: float | None = None
+    """Eligible check-ins per second over the last day."""
+    demand_ahead: int | None = None
+    """Devices that requests ahead of this one still need from the regions it may use."""
+    blocking: list[JobId] = []
+    """The jobs ahead, first to be served first."""
+    eta_s: float | None = None
+    """Estimated seconds until the round has its devices."""
+
+
+class RoundView(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/jobs/{id}/rounds/{r}``: the round's latest attempt."""
+
+    job: JobId
+    round: int
+    attempt: int
+    state: Literal["open", "committing", "committed", "aborted", "cancelled"]
+    demand: int
+    bound: int
+    reported: int
+    model: Digest
+    opened_at: float
+    deadline_in_s: float | None = None
+    closed_at: float | None = None
+    scheduling_delay_s: float = 0.0
+    collection_s: float | None = None
+    result: Digest | None = None
+    """The aggregate's blob, once committed."""
+    weight: float | None = None
+    """Total weight of the aggregate (examples)."""
+    metrics: dict[str, float] = {}
+    """The devices' metrics, averaged with the same weights, once committed."""
+    reason: str | None = None
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/jobs/{id}``."""
+
+    id: JobId
+    spec: JobSpec
+    state: Literal["active", "completed", "cancelled", "failed"]
+    committed_rounds: int
+    model: Digest | None
+    submitted_at: float
+    ended_at: float | None
+    jct_s: float | None
+    """Job completion time: from submission to the end of the last round."""
+    scheduling_delay_s: float
+    """Summed over committed rounds."""
+    collection_s: float
+    """Summed over committed rounds."""
+    devices_bound: int
+    reason: Reason
+    open_round: RoundView | None = None
+
+
+class JobList(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/jobs``, oldest first."""
+
+    jobs: list[JobView]
+
+
+# -- blobs -----------------------------------------------------------------------------------------------------------
+
+
+class BlobReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """``PUT /v1/blobs/{sha256}``."""
+
+    sha256: Digest
+    size_bytes: int
+
+
+# -- operators -------------------------------------------------------------------------------------------------------
+
+
+class RegionView(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell of the Venn diagram."""
+
+    signature: str
+    """Hexadecimal; bit *b* stands for the requirement with that bit."""
+    requirements: list[str]
+    supply_per_s: float
+
+
+class RequirementView(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered requirement, its supply and the demand on it."""
+
+    bit: int
+    text: str
+    supply_per_s: float
+    jobs: list[JobId]
+    needs: int
+    """Devices that its open requests still need."""
+
+
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/pool``."""
+
+    policy: str
+    uptime_s: float
+    check_ins: int
+    """Since the server started."""
+    check_ins_per_s: float
+    """Over the last quarter of an hour (or since the start, if that is shorter)."""
+    live_assignments: int
+    jobs: dict[str, int]
+    """Number of jobs by state."""
+    requirements: list[RequirementView]
+    regions: list[RegionView]
+
+
+class OfferView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A place in a region's order."""
+
+    attempt: AttemptId
+    job: JobId
+    needs: int
+    tier_s: tuple[float, float] | None = None
+
+
+class PlanRegionView(msgspec.Struct, frozen=True, kw_only=True):
+    """A region and its offers, best first."""
+
+    signature: str
+    requirements: list[str]
+    supply_per_s: float
+    offers: list[OfferView]
+
+
+class PlanView(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/plan``."""
+
+    policy: str
+    plans: int
+    """Plans made since the server started."""
+    regions: list[PlanRegionView]
+
+
+class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``PUT /v1/policy``: change the policy; no job is lost."""
+
+    policy: str
+    parameters: dict[str, bool | int | float | str] = {}
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /healthz`` and ``/readyz``."""
+
+    status: Literal["ok", "starting", "stopping", "failing"]
+    version: str
+    reason: str | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An RFC 9457 problem document (``application/problem+json``): what went wrong, where, and what to do."""
+
+    type: str
+    """``urn:vennue:error:<code>``; the code is that of the class in `vennue.core.errors`."""
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    value: bool | int | float | str | None = None
+    limit: bool | int | float | str | None = None
+    fix: str | None = None
+    story: list[str] = []
+    retry_after_s: float | None = None
+
