@@ -1,0 +1,1 @@
+"""Vennue's benchmarks: ``python -m benchmarks [name]``, or ``make bench [ONLY=name]``."""
