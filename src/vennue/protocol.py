@@ -14,6 +14,15 @@ from vennue.core.job import JobSpec
 
 AttributeValue = bool | int | float | str | list[str]
 
+# -- headers ---------------------------------------------------------------------------------------------------------
+
+IDEMPOTENCY_HEADER = "Idempotency-Key"
+"""``POST /v1/jobs``: 1 to 200 printable ASCII characters. The same key and body make one job, however often sent."""
+EXAMPLES_HEADER = "Vennue-Examples"
+"""``PUT …/report``: the number of examples the update was trained on, above 0 and finite: its weight. 1 if left out."""
+METRICS_HEADER = "Vennue-Metrics"
+"""``PUT …/report``: a JSON object of names and finite numbers (ASCII), averaged with the same weights."""
+
 # -- devices ---------------------------------------------------------------------------------------------------------
 
 
