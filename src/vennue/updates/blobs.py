@@ -1,0 +1,427 @@
+"""Blobs: immutable bytes named by their SHA-256, such as models and what strategies remember.
+
+``BlobStore`` is the contract, ``DirectoryBlobs`` keeps it on a local disk. A blob is there whole or not at all: it is
+written beside its place, checked against its digest, made durable, and published by an atomic rename. Writing what is
+there already costs no space. An upload that names its digest can be broken off and resumed, by another process too.
+"""
+
+import hashlib
+import math
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Protocol, Self
+
+from vennue.core.errors import Conflict, InvalidInput, NotFound, StorageError, TooLarge
+from vennue.core.ids import Digest
+from vennue.updates._files import make_directory, storage_errors, sync_directory, write_all
+
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_CHUNK_BYTES: Final = 2**20
+GRACE_S: Final = 3600.0
+
+Buffer = bytes | bytearray | memoryview
+
+
+class BlobWriter(Protocol):
+    """A blob being written. As a context manager, it aborts unless it was committed or suspended."""
+
+    @property
+    def offset(self) -> int:
+        """How many bytes it holds: where the next chunk goes."""
+        ...
+
+    def write(self, chunk: Buffer) -> None:
+        """Append a chunk.
+
+        Raises:
+            TooLarge: more than the announced size, or than the store takes. The blob is aborted.
+            StorageError: the disk or the quota is full. The blob is aborted.
+        """
+        ...
+
+    def commit(self) -> Digest:
+        """Make the blob durable and visible; its digest.
+
+        Raises:
+            InvalidInput: cut off, or other bytes than the expected digest's. The blob is aborted.
+            StorageError: it cannot be stored. The blob is aborted.
+        """
+        ...
+
+    def suspend(self) -> None:
+        """Keep what was written, for ``BlobStore.resume``; without an expected digest, abort."""
+        ...
+
+    def abort(self) -> None:
+        """Remove what was written. Does nothing after ``commit``, ``suspend`` or ``abort``."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class BlobStore(Protocol):
+    """Where blobs live. Safe to use from several threads. Every digest that comes in is checked to be one."""
+
+    def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> BlobWriter:
+        """Begin a blob, with the digest and the size that it must have, where they are known.
+
+        Raises:
+            TooLarge: the announced size is more than the store takes.
+            StorageError: the announced size is more than the quota leaves, or the disk cannot be written.
+        """
+        ...
+
+    def resume(self, expected: Digest, *, size_bytes: int | None = None) -> BlobWriter:
+        """Begin a blob, or go on where a suspended upload of it stopped.
+
+        Raises:
+            Conflict: it is being uploaded at this moment.
+        """
+        ...
+
+    def put(self, data: Buffer, *, expected: Digest | None = None) -> Digest:
+        """Store bytes; their digest."""
+        ...
+
+    def exists(self, digest: Digest) -> bool:
+        """Whether the blob is there."""
+        ...
+
+    def size(self, digest: Digest) -> int:
+        """The blob's size in bytes; ``NotFound``."""
+        ...
+
+    def path(self, digest: Digest) -> Path:
+        """A local file that holds the blob, to be mapped or sent by the kernel, never changed; ``NotFound``."""
+        ...
+
+    def chunks(self, digest: Digest, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        """The blob's bytes from ``start`` to ``stop``, in chunks; ``NotFound``, ``InvalidInput`` for a bad range."""
+        ...
+
+    def list(self) -> Iterator[Digest]:
+        """Every blob, in no order."""
+        ...
+
+    def delete(self, digest: Digest) -> None:
+        """Remove a blob; nothing happens where there is none."""
+        ...
+
+    def gc(self, live: set[Digest], *, grace_s: float = GRACE_S) -> int:
+        """Remove the blobs not in ``live``, and suspended uploads, unless touched in the last ``grace_s`` seconds.
+
+        The grace covers what was stored, but is not yet referred to. Returns the bytes that became free.
+        """
+        ...
+
+
+def check_digest(text: str) -> Digest:
+    """``text`` as a digest; ``InvalidInput`` unless it is 64 lower-case hexadecimal digits."""
+    if not _DIGEST.fullmatch(text):
+        raise InvalidInput(
+            "a blob's name is its SHA-256", field="digest", value=text[:80], fix="use 64 lower-case hexadecimal digits"
+        )
+    return Digest(text)
+
+
+class DirectoryBlobs:
+    """Blobs in a directory of a local file system: ``ab/abcd…`` for blobs, ``incoming/`` for what is being written.
+
+    Args:
+        root: the directory, created where missing.
+        max_blob_bytes: the largest blob to take; no bound by default.
+        quota_bytes: how much all blobs together, finished or not, may take; no bound by default.
+        durable: whether a commit survives a power loss. Without, it survives the crash of the process only.
+
+    Raises:
+        StorageError: the directory cannot be written.
+    """
+
+    def __init__(
+        self, root: Path, *, max_blob_bytes: int | None = None, quota_bytes: int | None = None, durable: bool = True
+    ) -> None:
+        self._files = _Files(root, max_blob_bytes, quota_bytes, durable=durable)
+
+    @property
+    def used_bytes(self) -> int:
+        """How much all blobs take, finished or not."""
+        return self._files.used_bytes
+
+    def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> "DirectoryWriter":
+        expected = None if expected is None else check_digest(expected)
+        return DirectoryWriter(self._files, f"{uuid.uuid4().hex}.new", expected, size_bytes)
+
+    def resume(self, expected: Digest, *, size_bytes: int | None = None) -> "DirectoryWriter":
+        return DirectoryWriter(self._files, f"{check_digest(expected)}.part", expected, size_bytes, resumable=True)
+
+    def put(self, data: Buffer, *, expected: Digest | None = None) -> Digest:
+        digest = Digest(hashlib.sha256(data).hexdigest())
+        if expected is not None and digest != check_digest(expected):
+            raise _mismatch(digest, expected)
+        if not self._files.touch(digest):
+            with self.create(size_bytes=memoryview(data).nbytes) as writer:
+                writer.write(data)
+                writer.commit()
+        return digest
+
+    def exists(self, digest: Digest) -> bool:
+        return self._files.place(digest).exists()
+
+    def size(self, digest: Digest) -> int:
+        return self.path(digest).stat().st_size
+
+    def path(self, digest: Digest) -> Path:
+        path = self._files.place(digest)
+        if not path.exists():
+            raise NotFound("no such blob", field="digest", value=digest, fix="upload it first")
+        return path
+
+    def chunks(self, digest: Digest, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
+        size = self.size(digest)
+        stop = size if stop is None else stop
+        if not 0 <= start <= stop <= size:
+            raise InvalidInput("no such range of the blob", field="range", value=f"{start}-{stop}", limit=size)
+        return _read_chunks(self.path(digest), start, stop)
+
+    def list(self) -> Iterator[Digest]:
+        return (Digest(path.name) for path in self._files.blobs())
+
+    def delete(self, digest: Digest) -> None:
+        self._files.remove(self._files.place(digest))
+
+    def gc(self, live: set[Digest], *, grace_s: float = GRACE_S) -> int:
+        cutoff_s = time.time() - grace_s
+        candidates = [path for path in self._files.blobs() if path.name not in live]
+        return sum(self._files.remove(path, unless_after_s=cutoff_s) for path in [*candidates, *self._files.incoming()])
+
+
+class DirectoryWriter:
+    """The ``BlobWriter`` of ``DirectoryBlobs``, which makes them."""
+
+    def __init__(
+        self,
+        files: "_Files",
+        name: str,
+        expected: Digest | None,
+        size_bytes: int | None,
+        *,
+        resumable: bool = False,
+    ) -> None:
+        self._files = files
+        self._path = files.begin(name)
+        self._expected = expected
+        self._size_bytes = size_bytes
+        self._resumable = resumable
+        self._hash = hashlib.sha256()
+        self._offset = 0
+        self._is_open = True
+        self._fd = -1
+        try:
+            with storage_errors("store a blob", self._path):
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                while chunk := os.pread(self._fd, _CHUNK_BYTES, self._offset):
+                    self._hash.update(chunk)
+                    self._offset += len(chunk)
+            files.check_room(size_bytes or 0, self._offset)
+        except BaseException:
+            self._close(keep=self._offset > 0)
+            raise
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def write(self, chunk: Buffer) -> None:
+        view = memoryview(chunk).cast("B")
+        after = self._offset + len(view)
+        try:
+            if self._size_bytes is not None and after > self._size_bytes:
+                raise TooLarge("more bytes than announced", field="body", value=after, limit=self._size_bytes)
+            self._files.reserve(after, self._offset)
+            self._offset = after
+            with storage_errors("store a blob", self._path):
+                write_all(self._fd, view)
+        except BaseException:
+            self.abort()
+            raise
+        self._hash.update(view)
+
+    def commit(self) -> Digest:
+        try:
+            if self._size_bytes is not None and self._offset < self._size_bytes:
+                raise InvalidInput(
+                    "the blob is cut off", field="body", value=self._offset, limit=self._size_bytes, fix="send it whole"
+                )
+            digest = Digest(self._hash.hexdigest())
+            if self._expected is not None and digest != self._expected:
+                raise _mismatch(digest, self._expected)
+            published = self._files.publish(self._path, self._fd, digest)
+        except BaseException:
+            self.abort()
+            raise
+        self._close(keep=published)
+        return digest
+
+    def suspend(self) -> None:
+        self._close(keep=self._resumable)
+
+    def abort(self) -> None:
+        self._close(keep=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def _close(self, *, keep: bool) -> None:
+        if self._is_open:
+            self._is_open = False
+            if self._fd >= 0:
+                os.close(self._fd)
+                self._fd = -1
+            self._files.end(self._path, discard_bytes=None if keep else self._offset)
+
+
+class _Files:
+    """The files of a ``DirectoryBlobs`` and the space that they take: what a store and its writers share."""
+
+    def __init__(self, root: Path, max_blob_bytes: int | None, quota_bytes: int | None, *, durable: bool) -> None:
+        self._root = make_directory(root)
+        self._incoming = make_directory(root / "incoming")
+        self._max_blob_bytes = max_blob_bytes
+        self._quota_bytes = quota_bytes
+        self._durable = durable
+        self._lock = threading.Lock()
+        self._writing: set[Path] = set()
+        self.used_bytes = sum(path.stat().st_size for path in [*self.blobs(), *self.incoming()])
+
+    def place(self, digest: Digest) -> Path:
+        return self._root / check_digest(digest)[:2] / digest
+
+    def blobs(self) -> Iterator[Path]:
+        return (path for path in self._root.glob("[0-9a-f][0-9a-f]/*") if _DIGEST.fullmatch(path.name))
+
+    def incoming(self) -> Iterator[Path]:
+        return self._incoming.iterdir()
+
+    def touch(self, digest: Digest) -> bool:
+        """Whether the blob is there; if so, its grace before garbage collection begins anew."""
+        place = self.place(digest)
+        with self._lock, storage_errors("store the blob", place):
+            try:
+                os.utime(place)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def begin(self, name: str) -> Path:
+        """Claim a name among the incoming files."""
+        path = self._incoming / name
+        with self._lock:
+            if path in self._writing:
+                raise Conflict(
+                    "this blob is being uploaded already",
+                    field="digest",
+                    value=path.stem,
+                    fix="wait for that upload to end, then try again",
+                )
+            self._writing.add(path)
+        return path
+
+    def check_room(self, blob_bytes: int, before_bytes: int) -> None:
+        """Refuse a blob of ``blob_bytes``, of which ``before_bytes`` are there, if it is too large for the store."""
+        if self._max_blob_bytes is not None and blob_bytes > self._max_blob_bytes:
+            raise TooLarge(
+                "the blob is larger than this pool takes", field="body", value=blob_bytes, limit=self._max_blob_bytes
+            )
+        used_bytes = self.used_bytes + blob_bytes - before_bytes
+        if self._quota_bytes is not None and used_bytes > self._quota_bytes:
+            raise StorageError(
+                "the quota for blobs is used up",
+                field="quota_bytes",
+                value=used_bytes,
+                limit=self._quota_bytes,
+                fix="raise the quota, or end jobs whose models can go",
+            )
+
+    def reserve(self, blob_bytes: int, before_bytes: int) -> None:
+        """Count the growth of a blob from ``before_bytes`` to ``blob_bytes``, if there is room for it."""
+        with self._lock:
+            self.check_room(blob_bytes, before_bytes)
+            self.used_bytes += blob_bytes - before_bytes
+
+    def publish(self, path: Path, fd: int, digest: Digest) -> bool:
+        """Put a finished file in its place, durably; ``False`` when the blob is there already."""
+        if self.touch(digest):
+            return False
+        place = self.place(digest)
+        with storage_errors("store the blob", place):
+            if self._durable:
+                os.fsync(fd)
+            place.parent.mkdir(exist_ok=True)
+            with self._lock:
+                if place.exists():  # another upload of the same bytes was faster
+                    return False
+                path.rename(place)
+            if self._durable:
+                sync_directory(place.parent)
+                sync_directory(self._root)
+        return True
+
+    def end(self, path: Path, *, discard_bytes: int | None) -> None:
+        """Give up a claimed name, and the file with the space counted for it unless ``discard_bytes`` is ``None``."""
+        with self._lock:
+            self._writing.discard(path)
+            if discard_bytes is not None:
+                path.unlink(missing_ok=True)
+                self.used_bytes -= discard_bytes
+
+    def remove(self, path: Path, *, unless_after_s: float = math.inf) -> int:
+        """Remove a file that nobody writes, unless it was touched after a time; how many bytes that freed.
+
+        Under the lock, so that a commit of the same blob either touches it in time or writes it anew.
+        """
+        with self._lock, storage_errors("remove the blob", path):
+            try:
+                status = path.stat()
+                if path in self._writing or status.st_mtime > unless_after_s:
+                    return 0
+                path.unlink()
+            except FileNotFoundError:
+                return 0
+            self.used_bytes -= status.st_size
+            return status.st_size
+
+
+def _read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
+    with storage_errors("read the blob", path), path.open("rb") as file:
+        file.seek(start)
+        while start < stop:
+            chunk = file.read(min(_CHUNK_BYTES, stop - start))
+            if not chunk:
+                raise StorageError("the blob's file is shorter than it was", field="path", value=str(path))
+            start += len(chunk)
+            yield chunk
+
+
+def _mismatch(digest: Digest, expected: Digest) -> InvalidInput:
+    return InvalidInput(
+        f"the bytes have another digest, {digest}",
+        field="digest",
+        value=digest,
+        limit=expected,
+        fix="send the bytes that the digest was computed from",
+    )

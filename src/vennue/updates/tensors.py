@@ -1,0 +1,259 @@
+"""Models and their numbers: saved, loaded, mapped from a file block by block, checked, widened and narrowed.
+
+Whatever the size of a model, work on it goes through blocks that stay in the processor's cache. Bytes are believed
+only behind a checked ``ModelLayout``. Half-precision formats are stored as they are, and computed with as float32.
+"""
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from vennue.core.errors import InvalidInput, InvalidModel
+from vennue.updates._files import storage_errors
+from vennue.updates.layout import LENGTH_BYTES, STORED, HeaderReader, ModelLayout, Tensor
+
+Array = npt.NDArray[Any]
+
+BLOCK_BYTES: Final = 256 * 1024
+"""The size of a block: two or three fit the second-level cache. Measured best among 16 KiB to 1 MiB."""
+
+_RELEASE_BYTES: Final = 8 * 2**20
+_NAMES: Final = {dtype: name for name, dtype in STORED.items() if name != "BF16"}
+_EMPTY: Final = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
+# The bits of infinity, without the sign: from here on, a number is not finite.
+_INFINITY: Final = {"F64": 0x7FF << 52, "F32": 0xFF << 23, "F16": 0x1F << 10, "BF16": 0xFF << 7}
+
+
+class MappedModel:
+    """A model read from its file through a memory map.
+
+    Args:
+        path: a file that begins with a model.
+        layout: the layout, where it is known; more bytes may follow the model then. Otherwise the file's header is
+            read, and the file must end with the model.
+        error: what to raise when the file is not a well-formed model.
+    """
+
+    def __init__(
+        self, path: Path, layout: ModelLayout | None = None, *, error: type[InvalidInput] = InvalidModel
+    ) -> None:
+        with storage_errors("read the model", path), path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            self.layout = layout or _layout_of(file.read, size, error)
+            if size < self.layout.total_bytes:
+                raise _cut_off(size, self.layout.total_bytes, error)
+            self._map = mmap.mmap(file.fileno(), self.layout.total_bytes, access=mmap.ACCESS_READ)
+
+    def read(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
+        """Elements ``start`` to ``stop`` of a tensor, flat, as stored, read-only and without a copy."""
+        stop = tensor.elements if stop is None else stop
+        if stop <= start:
+            return _EMPTY[tensor.dtype]
+        offset = len(self.layout.header) + tensor.start + start * tensor.stored.itemsize
+        return np.frombuffer(self._map, tensor.stored, stop - start, offset)
+
+    def blocks(self, tensor: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
+        """Walk a tensor: (start, stop) of one block after the other. Memory that was passed is given back."""
+        step = elements or BLOCK_BYTES // tensor.stored.itemsize
+        origin = released = len(self.layout.header) + tensor.start
+        for start in range(0, tensor.elements, step):
+            stop = min(start + step, tensor.elements)
+            yield start, stop
+            reached = origin + stop * tensor.stored.itemsize
+            if reached - released >= _RELEASE_BYTES:
+                self._release(released, reached)
+                released = reached
+
+    def peak(self, tensor: Tensor, *, error: type[InvalidInput] = InvalidModel) -> float:
+        """The largest magnitude in a floating tensor, exactly; the ``error`` class when a number is not finite."""
+        largest = 0.0
+        for start, stop in self.blocks(tensor):
+            block = self.read(tensor, start, stop)
+            magnitude = peak(block, tensor.dtype)
+            if not math.isfinite(magnitude):
+                at = _first_not_finite(block, tensor.dtype)
+                bad = block[at : at + 1]
+                value = float((widened(bad, "BF16") if tensor.dtype == "BF16" else bad)[0])
+                raise error(
+                    f"element {start + at} is {value}",
+                    field=tensor.name,
+                    value=str(value),
+                    limit="finite numbers",
+                    fix="leave out what diverged; a smaller learning rate may keep training from it",
+                )
+            largest = max(largest, magnitude)
+        return largest
+
+    def _release(self, start: int, stop: int) -> None:
+        # Pages that were read stay in the page cache, but count no longer as this process's memory.
+        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+        if hasattr(mmap, "MADV_DONTNEED") and stop > start:
+            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+
+
+def save(model: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:
+    """A model as the bytes of a safetensors file; equal models give equal bytes.
+
+    The safetensors library writes the same, except that it puts metadata in random order, which would give one model
+    many digests.
+
+    Raises:
+        InvalidModel: no tensor, an unprintable name, or a dtype that safetensors does not have.
+    """
+    layout = layout_of(model, metadata)
+    parts = [
+        np.asarray(model[tensor.name], dtype=tensor.stored, order="C").reshape(-1).view(np.uint8).data
+        for tensor in layout.tensors
+    ]
+    return b"".join([layout.header, *parts])
+
+
+def load(
+    source: bytes | bytearray | memoryview | Path, *, error: type[InvalidInput] = InvalidModel
+) -> dict[str, Array]:
+    """The tensors of a safetensors file, each a writable array of its own; BF16 comes as float32.
+
+    Raises:
+        InvalidInput: as the given ``error`` class, when the file is not well-formed. Values are not checked.
+        StorageError: the file cannot be read.
+    """
+    if isinstance(source, Path):
+        with storage_errors("read the model", source):
+            source = source.read_bytes()
+    data = memoryview(source).cast("B")
+    layout = _layout_of(_reader(data), len(data), error)
+    data = data[len(layout.header) :]
+    model: dict[str, Array] = {}
+    for tensor in layout.tensors:
+        values = np.frombuffer(data[tensor.start : tensor.stop], tensor.stored)
+        values = widened(values, tensor.dtype) if tensor.dtype == "BF16" else values.copy()
+        model[tensor.name] = values.reshape(tensor.shape)
+    return model
+
+
+def layout_of(model: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> ModelLayout:
+    """The layout in which ``save`` writes a model."""
+    specs = []
+    for name, array in model.items():
+        dtype = _NAMES.get(array.dtype.newbyteorder("<"))
+        if dtype is None:
+            raise InvalidModel(
+                f"a model cannot hold {array.dtype}", field=name, value=str(array.dtype), fix="convert it to float32"
+            )
+        specs.append((name, dtype, array.shape))
+    return ModelLayout.of(specs, metadata)
+
+
+def check_model(path: Path) -> ModelLayout:
+    """Check a whole model file: well-formed, and every floating number finite. Takes the memory of a block.
+
+    Raises:
+        InvalidModel: with the tensor and the element at fault.
+        StorageError: the file cannot be read.
+    """
+    model = MappedModel(path)
+    for tensor in model.layout.floating:
+        model.peak(tensor)
+    return model.layout
+
+
+def widened(values: Array, dtype: str, out: Array | None = None) -> Array:
+    """Stored finite numbers as numbers to compute with, exactly.
+
+    ``out`` (float32 or float64, of the same length) receives them; without it, a new array of float32, or of float64
+    for F64.
+    """
+    if out is None:
+        out = np.empty(len(values), np.float64 if dtype == "F64" else np.float32)
+    if dtype not in {"F16", "BF16"}:
+        out[...] = values
+        return out
+    if out.dtype != np.float32:
+        out[...] = widened(values, dtype)
+        return out
+    # numpy widens half precision one number at a time; shifted integers do it three times as fast.
+    bits = out.view(np.int32)
+    bits[...] = values.view(np.int16)
+    if dtype == "BF16":
+        np.left_shift(bits, 16, out=bits)
+        return out
+    # The sign was extended, so the shift leaves copies of it in the exponent's upper bits: clear those. The exponent's
+    # bias is 15 in F16 and 127 in F32: scaling by 2^112 corrects it, in subnormal numbers too.
+    np.left_shift(bits, 13, out=bits)
+    np.bitwise_and(bits, np.int32(-0x70002000), out=bits)
+    return np.multiply(out, np.float32(2.0**112), out=out)
+
+
+def narrowed(values: Array, dtype: str) -> Array:
+    """Finite numbers in the form in which ``dtype`` is stored, rounded to nearest even; too large becomes infinite."""
+    with np.errstate(over="ignore"):
+        if dtype == "BF16":
+            bits = np.asarray(values, np.float32).view(np.uint32)
+            return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+        return values.astype(STORED[dtype], copy=False)
+
+
+def peak(block: Array, dtype: str) -> float:
+    """The largest magnitude among stored floating numbers; infinite where one is infinite or not a number.
+
+    Numbers of one sign are ordered as their bits are, and the sign bit makes the largest unsigned integers. So two
+    integer maxima, which run at the speed of memory in every width, find the largest of either sign, NaNs included.
+    """
+    if not len(block):
+        return 0.0
+    sign = 1 << (8 * block.itemsize - 1)
+    negative = int(np.maximum.reduce(block.view(f"<u{block.itemsize}"))) - sign
+    positive = int(np.maximum.reduce(block.view(f"<i{block.itemsize}")))
+    bits = max(negative, positive, 0)
+    if bits >= _INFINITY[dtype]:
+        return math.inf
+    return float(widened(np.array([bits], f"<u{block.itemsize}").view(STORED[dtype]), dtype)[0])
+
+
+def _first_not_finite(block: Array, dtype: str) -> int:
+    magnitude_bits = (1 << (8 * block.itemsize - 1)) - 1
+    return int(np.argmax((block.view(f"<u{block.itemsize}") & magnitude_bits) >= _INFINITY[dtype]))
+
+
+def _layout_of(read: Callable[[int], bytes], size: int, error: type[InvalidInput]) -> ModelLayout:
+    """The layout of a whole file of ``size`` bytes, with ``read`` at its beginning."""
+    reader = HeaderReader(error=error)
+    prefix = read(LENGTH_BYTES)
+    layout = reader.feed(prefix)  # refuses a length that is not worth reading
+    if len(prefix) == LENGTH_BYTES:
+        layout = layout or reader.feed(read(int.from_bytes(prefix, "little")))
+    if layout is None:
+        raise _cut_off(size, LENGTH_BYTES + int.from_bytes(prefix, "little"), error)
+    if size < layout.total_bytes:
+        raise _cut_off(size, layout.total_bytes, error)
+    if size > layout.total_bytes:
+        extra = size - layout.total_bytes
+        raise error(f"{extra} bytes follow the last tensor", field="body", value=size, limit=layout.total_bytes)
+    return layout
+
+
+def _reader(data: memoryview) -> Callable[[int], bytes]:
+    position = 0
+
+    def read(count: int) -> bytes:
+        nonlocal position
+        position += count
+        return bytes(data[position - count : position])
+
+    return read
+
+
+def _cut_off(size: int, expected: int, error: type[InvalidInput]) -> InvalidInput:
+    return error(
+        f"it is cut off: {size} of {expected} bytes",
+        field="body",
+        value=size,
+        limit=expected,
+        fix="send the whole file",
+    )

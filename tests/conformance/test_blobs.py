@@ -1,0 +1,219 @@
+"""The contract of ``BlobStore``, which every implementation keeps. A new one is added to ``STORES``."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vennue.core.errors import Conflict, InvalidInput, NotFound, TooLarge
+from vennue.core.ids import Digest
+from vennue.updates.blobs import BlobStore, DirectoryBlobs
+
+STORES: dict[str, Callable[[Path], BlobStore]] = {
+    "directory": lambda root: DirectoryBlobs(root / "blobs"),
+    "directory, not durable": lambda root: DirectoryBlobs(root / "blobs", durable=False),
+}
+
+DATA = bytes(range(256)) * 10
+DIGEST = Digest(hashlib.sha256(DATA).hexdigest())
+ABSENT = Digest("0" * 64)
+
+
+@pytest.fixture(params=STORES)
+def make_store(request, tmp_path):
+    return lambda: STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def store(make_store):
+    return make_store()
+
+
+def read(store: BlobStore, digest: Digest, start: int = 0, stop: int | None = None) -> bytes:
+    return b"".join(store.chunks(digest, start, stop))
+
+
+def test_a_blob_is_named_by_its_sha_256_and_reads_back(store):
+    assert store.put(DATA) == DIGEST
+    assert read(store, DIGEST) == DATA
+    assert store.path(DIGEST).read_bytes() == DATA
+    assert store.size(DIGEST) == 2560
+    assert store.exists(DIGEST)
+
+
+def test_an_empty_blob_is_a_blob(store):
+    digest = store.put(b"")
+    assert digest == hashlib.sha256(b"").hexdigest()
+    assert read(store, digest) == b""
+
+
+def test_a_blob_is_written_in_chunks_of_any_size(store):
+    with store.create() as writer:
+        for start, stop in [(0, 0), (0, 1), (1, 1000), (1000, 2560)]:
+            writer.write(memoryview(DATA)[start:stop])
+            assert writer.offset == stop
+        assert not store.exists(DIGEST)
+        assert writer.commit() == DIGEST
+    assert read(store, DIGEST) == DATA
+
+
+def test_what_is_stored_is_there_for_the_next_process(make_store):
+    make_store().put(DATA)
+    assert read(make_store(), DIGEST) == DATA
+
+
+def test_a_range_is_read(store):
+    store.put(DATA)
+    assert read(store, DIGEST, 100, 400) == DATA[100:400]
+    assert read(store, DIGEST, 2560) == b""
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 5), (5, 4), (0, 2561), (2561, None)])
+def test_a_range_outside_of_the_blob_is_refused(store, start, stop):
+    store.put(DATA)
+    with pytest.raises(InvalidInput, match="no such range"):
+        store.chunks(DIGEST, start, stop)
+
+
+def test_what_is_not_there_is_not_found(store):
+    assert not store.exists(ABSENT)
+    for ask in (store.size, store.path, store.chunks):
+        with pytest.raises(NotFound, match="no such blob"):
+            ask(ABSENT)
+
+
+@pytest.mark.parametrize("name", ["", "../../etc/passwd", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n"])
+def test_a_name_that_is_no_digest_is_refused_everywhere(store, name):
+    calls = [store.exists, store.size, store.path, store.chunks, store.delete, store.resume]
+    for call in [*calls, lambda name: store.create(expected=name), lambda name: store.put(b"", expected=name)]:
+        with pytest.raises(InvalidInput, match="64 lower-case hexadecimal digits"):
+            call(name)
+
+
+def test_bytes_of_another_digest_are_refused_and_leave_nothing(store):
+    with pytest.raises(InvalidInput, match="another digest") as refusal:
+        store.put(DATA, expected=ABSENT)
+    assert (refusal.value.value, refusal.value.limit) == (DIGEST, ABSENT)
+    with store.create(expected=ABSENT) as writer:
+        writer.write(DATA)
+        with pytest.raises(InvalidInput, match="another digest"):
+            writer.commit()
+    assert list(store.list()) == []
+
+
+def test_a_blob_longer_than_announced_is_refused_before_its_end(store):
+    writer = store.create(size_bytes=2000)
+    writer.write(DATA[:2000])
+    with pytest.raises(TooLarge) as refusal:
+        writer.write(DATA[2000:])
+    assert (refusal.value.value, refusal.value.limit) == (2560, 2000)
+    assert list(store.list()) == []
+
+
+def test_a_blob_shorter_than_announced_is_refused(store):
+    with store.create(size_bytes=2561) as writer:
+        writer.write(DATA)
+        with pytest.raises(InvalidInput, match="cut off"):
+            writer.commit()
+    assert list(store.list()) == []
+
+
+def test_an_aborted_blob_leaves_nothing(store):
+    with store.create() as writer:
+        writer.write(DATA)
+    writer.abort()
+    assert list(store.list()) == []
+    assert store.gc(set(), grace_s=-1) == 0
+
+
+def test_the_same_bytes_are_stored_once(store):
+    store.put(DATA)
+    with store.create() as first, store.create() as second:
+        first.write(DATA)
+        second.write(DATA)
+        assert first.commit() == second.commit() == store.put(DATA) == DIGEST
+    assert list(store.list()) == [DIGEST]
+    assert store.gc(set(), grace_s=-1) == 2560
+
+
+def test_an_upload_is_resumed_where_it_stopped(make_store):
+    with make_store().resume(DIGEST) as upload:
+        upload.write(DATA[:1000])
+        upload.suspend()
+    store = make_store()
+    with store.resume(DIGEST, size_bytes=2560) as upload:
+        assert upload.offset == 1000
+        upload.write(DATA[1000:])
+        assert upload.commit() == DIGEST
+    assert read(store, DIGEST) == DATA
+
+
+def test_a_resumed_upload_with_a_wrong_beginning_is_refused_and_begins_anew(store):
+    with store.resume(DIGEST) as upload:
+        upload.write(b"x" * 1000)
+        upload.suspend()
+    with store.resume(DIGEST) as upload:
+        upload.write(DATA[1000:])
+        with pytest.raises(InvalidInput, match="another digest"):
+            upload.commit()
+    assert store.resume(DIGEST).offset == 0
+
+
+def test_two_uploads_of_one_digest_do_not_mix(store):
+    with store.resume(DIGEST) as upload:
+        upload.write(DATA[:10])
+        with pytest.raises(Conflict, match="uploaded already"):
+            store.resume(DIGEST)
+        upload.write(DATA[10:])
+        assert upload.commit() == DIGEST
+    with store.resume(DIGEST) as again:
+        again.write(DATA)
+        assert again.commit() == DIGEST
+
+
+def test_what_has_no_expected_digest_cannot_be_suspended(store):
+    with store.create() as writer:
+        writer.write(DATA)
+        writer.suspend()
+    assert store.gc(set(), grace_s=-1) == 0
+
+
+def test_a_deleted_blob_is_gone_and_deleting_it_again_is_nothing(store):
+    store.put(DATA)
+    store.delete(DIGEST)
+    store.delete(DIGEST)
+    assert not store.exists(DIGEST)
+    assert store.put(DATA) == DIGEST
+
+
+def test_garbage_collection_keeps_what_is_live_and_frees_the_rest(store):
+    live = store.put(b"live")
+    store.put(DATA)
+    with store.resume(ABSENT) as upload:
+        upload.write(b"half an upload")
+        upload.suspend()
+    assert store.gc({live}, grace_s=-1) == 2560 + 14
+    assert list(store.list()) == [live]
+    assert store.resume(ABSENT).offset == 0
+
+
+def test_garbage_collection_spares_what_is_new_and_what_is_being_written(store):
+    with store.create() as writer:
+        writer.write(DATA)
+        store.put(b"not yet referred to")
+        assert store.gc(set()) == 0
+        store.delete(hashlib.sha256(b"not yet referred to").hexdigest())
+        assert store.gc(set(), grace_s=-1) == 0
+        assert writer.commit() == DIGEST
+    assert store.exists(DIGEST)
+
+
+def test_storing_a_blob_again_renews_its_grace(store):
+    store.put(DATA)
+    os.utime(store.path(DIGEST), (0, 0))
+    store.put(DATA)
+    assert store.gc(set()) == 0
+    os.utime(store.path(DIGEST), (0, 0))
+    assert store.gc(set()) == 2560
