@@ -90,6 +90,13 @@ class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     spec: JobSpec
 
 
+class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``POST /v1/jobs/{id}/cancel``; the body may be left out."""
+
+    reason: str = "cancelled by its owner"
+    """What the job's view will say."""
+
+
 class RoundRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/jobs/{id}/rounds``: run the next round on this model."""
 
