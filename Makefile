@@ -20,6 +20,7 @@ help: ## List these commands
 		printf '  make %-10s %s\n' "$$name" "$$text"; done
 
 setup: $(READY) ## Install the package and the tools into .venv
+	@echo 'Ready. To use it in this shell: source .venv/bin/activate'
 
 demo: $(READY) ## Run a pool, a fleet of simulated devices and several learning jobs
 	@$(BIN)/vennue demo $(ARGS)
