@@ -7,12 +7,15 @@ is a plan, so the hot path never changes. A region's offers are worked out when 
 plan costs what its regions in use cost, and a region that appears after the plan was made has offers too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Literal, Protocol
 
 import msgspec
 
 from vennue.core.ids import AttemptId, JobId, Signature
+from vennue.core.profile import ResponseProfile
 
 Choice = Literal["first", "uniform"]
 """How a check-in picks among its region's offers: the first that needs a device, or one uniformly at random."""
@@ -44,8 +47,8 @@ class Request:
     """
 
     __slots__ = (
-        "arrival", "attained", "attempt", "bit", "continuous", "deadline_at", "demand", "job", "live", "lottery",
-        "opened_at", "reported", "rounds_left", "wanted", "weight",
+        "arrival", "attained", "attempt", "bit", "committed", "continuous", "deadline_at", "demand", "job", "live",
+        "lottery", "offer", "opened_at", "reported", "rounds_left", "submitted_at", "waiting_since", "wanted", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -64,8 +67,13 @@ class Request:
         lottery: float,
         weight: float = 1.0,
         continuous: bool = False,
+        submitted_at: float | None = None,
+        committed: int = 0,
+        waiting_since: float | None = None,
     ) -> None:
         self.attempt = attempt
+        self.offer = Offer(attempt)
+        """The attempt's offer without a tier, made once, since every plan needs it."""
         self.job = job
         self.bit = bit
         """The requirement's bit in every region's signature."""
@@ -84,6 +92,12 @@ class Request:
         self.weight = weight
         self.continuous = continuous
         """An asynchronous attempt: a report frees the slot for another device."""
+        self.submitted_at = opened_at if submitted_at is None else submitted_at
+        """When the job arrived."""
+        self.committed = committed
+        """Rounds that the job has committed."""
+        self.waiting_since = opened_at if waiting_since is None else waiting_since
+        """When the round's first attempt opened: a retry does not make the wait any shorter."""
         self.live: dict[str, object] = {}
         self.reported: dict[str, object] = {}
 
@@ -120,47 +134,64 @@ class PoolView(msgspec.Struct, frozen=True):
     rates: Mapping[Signature, float]
     rates_version: int = 0
     """Changes whenever ``rates`` does, so that a policy can keep what it derived from them."""
+    capabilities: Sequence[tuple[float, Signature]] = ()
+    """Recent check-ins, a sample: the device's expected response time in seconds, ascending, and its region."""
+    profiles: Mapping[JobId, ResponseProfile] = {}
+    """What each job's earlier rounds and reports have taught."""
 
 
 class Plan:
     """Region → ordered offers, in force until the next plan.
 
-    Built either from one global order (`Plan.ordered`), which each region filters by what it covers, or from an order
-    per region with a global order for the regions it does not name (`Plan.by_region`).
+    A plan is a sequence of *queues*: offers that stand or fall together, because one requirement decides whether a
+    region may serve them. A region's offers are those of the queues whose requirement it meets, in the plan's order,
+    except that the queue which owns the region comes first.
 
     Args:
-        order: ``(bit, offer)`` pairs; a region takes those whose bit its signature has, in this order.
-        regions: for some regions, the whole order of ``(bit, offer)`` pairs to use instead.
+        queues: ``(bit, offers)`` pairs, best first, where ``bit`` is the requirement's.
+        owners: the index in ``queues`` of the queue that comes first in a region, for regions that have an owner.
+        urgent: how many of the first queues precede even a region's owner.
         choice: how a check-in picks among the offers.
+        until: pool time in seconds at which the plan goes out of date by itself, though nothing has happened.
     """
 
-    __slots__ = ("_made", "_order", "_regions", "choice")
+    __slots__ = ("_made", "_owners", "_queues", "_urgent", "choice", "until")
 
     def __init__(
         self,
-        order: Sequence[tuple[int, Offer]],
-        regions: Mapping[Signature, Sequence[tuple[int, Offer]]] | None = None,
+        queues: Sequence[tuple[int, Sequence[Offer]]],
+        owners: Mapping[Signature, int] | None = None,
         *,
+        urgent: int = 0,
         choice: Choice = "first",
+        until: float = math.inf,
     ) -> None:
-        self._order = order
-        self._regions = regions or {}
+        self._queues = queues
+        self._owners = owners or {}
+        self._urgent = urgent
         self._made: dict[Signature, tuple[Offer, ...]] = {}
         self.choice: Choice = choice
+        self.until = until
 
     @classmethod
     def ordered(cls, requests: Iterable[Request], *, choice: Choice = "first") -> "Plan":
         """The plan of every policy that ranks requests alike in all regions."""
-        return cls([(r.bit, Offer(r.attempt)) for r in requests], choice=choice)
+        return cls([(r.bit, (r.offer,)) for r in requests], choice=choice)
 
     def offers(self, signature: Signature) -> tuple[Offer, ...]:
         """The region's offers, best first. Never one whose requirement the region does not meet."""
         made = self._made.get(signature)
         if made is None:
-            pairs = self._regions.get(signature, self._order)
-            made = tuple(offer for bit, offer in pairs if signature >> bit & 1)
+            made = tuple(chain.from_iterable(offers for bit, offers in self._order(signature) if signature >> bit & 1))
             self._made[signature] = made
         return made
+
+    def _order(self, signature: Signature) -> Iterator[tuple[int, Sequence[Offer]]]:
+        queues, urgent = self._queues, self._urgent
+        owner = self._owners.get(signature)
+        if owner is None or owner <= urgent:
+            return iter(queues)
+        return chain(queues[:urgent], (queues[owner],), queues[urgent:owner], queues[owner + 1 :])
 
 
 EMPTY_PLAN = Plan(())

@@ -1,5 +1,10 @@
-"""Scheduling policies: each turns the state of the pool into a plan, and each is one small file.
+"""Scheduling policies: each turns the pool's open requests and supply into a plan.
 
-A policy runs on job-side events, never on a device's check-in. It is pure like the core, which is all it imports.
-Third parties add theirs through the entry-point group ``vennue.policies``.
+Pure, and written against `vennue.core.plan` alone. `get_policy` finds one by name, `register` adds one of your own,
+and `Policy` is what to derive it from.
 """
+
+from vennue.policies.base import Policy, PolicyParameters
+from vennue.policies.registry import available, get_policy, register
+
+__all__ = ["Policy", "PolicyParameters", "available", "get_policy", "register"]
