@@ -167,7 +167,7 @@ class DirectoryBlobs:
     def put(self, data: Buffer, *, expected: Digest | None = None) -> Digest:
         digest = Digest(hashlib.sha256(data).hexdigest())
         if expected is not None and digest != check_digest(expected):
-            raise _mismatch(digest, expected)
+            raise digest_mismatch(digest, expected)
         if not self._files.touch(digest):
             with self.create(size_bytes=memoryview(data).nbytes) as writer:
                 writer.write(data)
@@ -264,7 +264,7 @@ class DirectoryWriter:
                 )
             digest = Digest(self._hash.hexdigest())
             if self._expected is not None and digest != self._expected:
-                raise _mismatch(digest, self._expected)
+                raise digest_mismatch(digest, self._expected)
             published = self._files.publish(self._path, self._fd, digest)
         except BaseException:
             self.abort()
@@ -417,7 +417,8 @@ def _read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _mismatch(digest: Digest, expected: Digest) -> InvalidInput:
+def digest_mismatch(digest: Digest, expected: Digest) -> InvalidInput:
+    """The error of bytes that are not those that were announced."""
     return InvalidInput(
         f"the bytes have another digest, {digest}",
         field="digest",

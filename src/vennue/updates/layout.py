@@ -45,8 +45,12 @@ STORED: Final[Mapping[str, np.dtype[Any]]] = {
 }
 """The numpy dtype in which each safetensors dtype is stored."""
 
-FLOATING: Final = frozenset({"F64", "F32", "F16", "BF16"})
-
+_LARGEST: Final = {
+    "F64": float(np.finfo(np.float64).max),
+    "F32": float(np.finfo(np.float32).max),
+    "F16": 65504.0,
+    "BF16": float((2 - 2.0**-7) * 2.0**127),
+}
 _ORDER: Final = {name: position for position, name in enumerate(STORED)}
 
 
@@ -72,7 +76,12 @@ class Tensor:
     @property
     def is_floating(self) -> bool:
         """Whether it is aggregated; otherwise it is carried."""
-        return self.dtype in FLOATING
+        return self.dtype in _LARGEST
+
+    @property
+    def largest(self) -> float:
+        """The largest finite number of a floating dtype."""
+        return _LARGEST[self.dtype]
 
     @property
     def elements(self) -> int:
@@ -118,12 +127,21 @@ class ModelLayout:
 
     @classmethod
     def of(
-        cls, tensors: Iterable[tuple[str, str, tuple[int, ...]]], metadata: Mapping[str, str] | None = None
+        cls,
+        tensors: Iterable[tuple[str, str, tuple[int, ...]]],
+        metadata: Mapping[str, str] | None = None,
+        *,
+        keep_order: bool = False,
     ) -> "ModelLayout":
-        """Lay out tensors given as (name, dtype, shape), in the order and the words of the safetensors library."""
+        """Lay out tensors given as (name, dtype, shape), in the words of the safetensors library.
+
+        They are put in its order, the widest dtype first, then by name, unless ``keep_order``.
+        """
+        if not keep_order:
+            tensors = sorted(tensors, key=lambda tensor: (_ORDER[tensor[1]], tensor[0]))
         header: dict[str, Any] = {_METADATA: dict(sorted(metadata.items()))} if metadata else {}
         position = 0
-        for name, dtype, shape in sorted(tensors, key=lambda tensor: (_ORDER[tensor[1]], tensor[0])):
+        for name, dtype, shape in tensors:
             stop = position + math.prod(shape) * STORED[dtype].itemsize
             header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, stop]}
             position = stop

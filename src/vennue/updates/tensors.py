@@ -4,6 +4,7 @@ Whatever the size of a model, work on it goes through blocks that stay in the pr
 only behind a checked ``ModelLayout``. Half-precision formats are stored as they are, and computed with as float32.
 """
 
+import io
 import math
 import mmap
 import os
@@ -35,20 +36,27 @@ class MappedModel:
 
     Args:
         path: a file that begins with a model.
-        layout: the layout, where it is known; more bytes may follow the model then. Otherwise the file's header is
-            read, and the file must end with the model.
+        size_bytes: the model's size, where more follows it in the file.
+        known: a layout whose header needs no second check when the file repeats it byte by byte.
         error: what to raise when the file is not a well-formed model.
+
+    Raises:
+        InvalidInput: as the given ``error`` class.
+        StorageError: the file cannot be read.
     """
 
     def __init__(
-        self, path: Path, layout: ModelLayout | None = None, *, error: type[InvalidInput] = InvalidModel
+        self,
+        path: Path,
+        *,
+        size_bytes: int | None = None,
+        known: ModelLayout | None = None,
+        error: type[InvalidInput] = InvalidModel,
     ) -> None:
         with storage_errors("read the model", path), path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            self.layout = layout or _layout_of(file.read, size, error)
-            if size < self.layout.total_bytes:
-                raise _cut_off(size, self.layout.total_bytes, error)
-            self._map = mmap.mmap(file.fileno(), self.layout.total_bytes, access=mmap.ACCESS_READ)
+            size_bytes = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
+            self.layout = _layout_of(file.read, size_bytes, HeaderReader(error=error, known=known), error)
+            self._map = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
 
     def read(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
         """Elements ``start`` to ``stop`` of a tensor, flat, as stored, read-only and without a copy."""
@@ -106,9 +114,13 @@ def save(model: Mapping[str, Array], metadata: Mapping[str, str] | None = None) 
     Raises:
         InvalidModel: no tensor, an unprintable name, or a dtype that safetensors does not have.
     """
-    layout = layout_of(model, metadata)
+    return assemble(layout_of(model, metadata), model)
+
+
+def assemble(layout: ModelLayout, stored: Mapping[str, Array]) -> bytes:
+    """The bytes of a file of that layout, whose tensors have those numbers, in the dtypes in which they are stored."""
     parts = [
-        np.asarray(model[tensor.name], dtype=tensor.stored, order="C").reshape(-1).view(np.uint8).data
+        np.asarray(stored[tensor.name], dtype=tensor.stored, order="C").reshape(-1).view(np.uint8).data
         for tensor in layout.tensors
     ]
     return b"".join([layout.header, *parts])
@@ -127,7 +139,7 @@ def load(
         with storage_errors("read the model", source):
             source = source.read_bytes()
     data = memoryview(source).cast("B")
-    layout = _layout_of(_reader(data), len(data), error)
+    layout = _layout_of(io.BytesIO(data).read, len(data), HeaderReader(error=error), error)
     data = data[len(layout.header) :]
     model: dict[str, Array] = {}
     for tensor in layout.tensors:
@@ -221,9 +233,8 @@ def _first_not_finite(block: Array, dtype: str) -> int:
     return int(np.argmax((block.view(f"<u{block.itemsize}") & magnitude_bits) >= _INFINITY[dtype]))
 
 
-def _layout_of(read: Callable[[int], bytes], size: int, error: type[InvalidInput]) -> ModelLayout:
+def _layout_of(read: Callable[[int], bytes], size: int, reader: HeaderReader, error: type[InvalidInput]) -> ModelLayout:
     """The layout of a whole file of ``size`` bytes, with ``read`` at its beginning."""
-    reader = HeaderReader(error=error)
     prefix = read(LENGTH_BYTES)
     layout = reader.feed(prefix)  # refuses a length that is not worth reading
     if len(prefix) == LENGTH_BYTES:
@@ -236,17 +247,6 @@ def _layout_of(read: Callable[[int], bytes], size: int, error: type[InvalidInput
         extra = size - layout.total_bytes
         raise error(f"{extra} bytes follow the last tensor", field="body", value=size, limit=layout.total_bytes)
     return layout
-
-
-def _reader(data: memoryview) -> Callable[[int], bytes]:
-    position = 0
-
-    def read(count: int) -> bytes:
-        nonlocal position
-        position += count
-        return bytes(data[position - count : position])
-
-    return read
 
 
 def _cut_off(size: int, expected: int, error: type[InvalidInput]) -> InvalidInput:

@@ -1,0 +1,255 @@
+"""The spool: every update on disk, whole and checksummed, before anybody is told that it was received.
+
+One directory per attempt, one file per update. An update is written to a ``.part`` file as it arrives; when it is
+whole, what must be known about it and a checksum are appended, and the file is renamed to its key: from then on it
+exists, for this process and for the one after a crash. So several updates arrive at once without waiting for one
+another, and an update is later read through a memory map.
+
+A file is ``body | key and meta (JSON) | trailer``; the trailer is ``body bytes, meta bytes, XXH3-128 of all before, magic,
+version``, little-endian. The last eight bytes, magic and version, keep their place in every version to come.
+
+A finished update survives a crash of the process; with ``durable``, a power loss, too.
+"""
+
+import json
+import os
+import re
+import shutil
+import struct
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, Self
+
+import xxhash
+
+from vennue.core.errors import InvalidInput, StorageError, TooLarge
+from vennue.core.ids import AttemptId
+from vennue.updates._files import make_directory, storage_errors, sync_directory, write_all
+
+VERSION: Final = 1
+
+_MAGIC: Final = b"VnSpool"
+_TRAILER: Final = struct.Struct("<QI16s7sB")
+_SUFFIX: Final = ".update"
+_KEY: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_CHUNK_BYTES: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A finished update: ``path`` begins with its body, of ``body_bytes``; ``meta`` is what ``finish`` was given."""
+
+    key: str
+    meta: Mapping[str, Any]
+    path: Path
+    body_bytes: int
+
+
+class Spool:
+    """The finished updates of one attempt. Safe to use from several threads.
+
+    Opening reads and verifies what is there. What a crash left unfinished, or a power loss damaged, is removed:
+    nobody was told that it had arrived, or ``durable`` was not asked for.
+
+    Args:
+        root: the directory of all spools; the attempt gets one of its own in it.
+        attempt: the attempt's id.
+        durable: whether a finished update survives a power loss.
+
+    Raises:
+        StorageError: the directory cannot be used, or was written by a newer version of this program.
+    """
+
+    def __init__(self, root: Path, attempt: AttemptId, *, durable: bool = False) -> None:
+        self.directory = make_directory(root / _checked(attempt, "attempt"))
+        self.removed_bytes = 0
+        """How much unfinished or damaged data was removed at opening."""
+        self._durable = durable
+        self._lock = threading.Lock()
+        self._numbers = count()
+        self._records: dict[str, Record] = {}
+        with storage_errors("read the spool", self.directory):
+            for path in sorted(self.directory.iterdir()):
+                record = _read(path) if path.suffix == _SUFFIX else None
+                if record is None:
+                    self.removed_bytes += path.stat().st_size
+                    path.unlink()
+                else:
+                    self._records[record.key] = record
+
+    def begin(self, *, max_bytes: int | None = None) -> "SpoolWriter":
+        """Begin an update of at most ``max_bytes``."""
+        path = self.directory / f"{next(self._numbers):08}.part"
+        return SpoolWriter(self, path, max_bytes)
+
+    def records(self) -> tuple[Record, ...]:
+        """Every finished update, in the order in which they were finished; by key, after a reopening."""
+        with self._lock:
+            return tuple(self._records.values())
+
+    def remove(self, key: str) -> None:
+        """Forget an update; nothing happens where there is none."""
+        with self._lock:
+            record = self._records.pop(key, None)
+        if record is not None:
+            with storage_errors("remove an update", record.path):
+                record.path.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Remove the attempt's directory with all that it holds."""
+        with self._lock:
+            self._records.clear()
+        with storage_errors("remove the spool", self.directory):
+            shutil.rmtree(self.directory)
+
+    def publish(self, part: Path, key: str, meta: Mapping[str, Any], body_bytes: int) -> tuple[Record, bool]:
+        """For ``SpoolWriter``: make a finished file the key's record, unless the key has one; that, and whether new."""
+        record = Record(key, meta, self.directory / (_checked(key, "key") + _SUFFIX), body_bytes)
+        with self._lock:
+            earlier = self._records.get(key)
+            if earlier is not None:
+                return earlier, False
+            with storage_errors("spool an update", record.path):
+                part.rename(record.path)
+            self._records[key] = record
+        if self._durable:
+            with storage_errors("make an update durable", self.directory):
+                sync_directory(self.directory)
+        return record, True
+
+    @property
+    def durable(self) -> bool:
+        """Whether a finished update survives a power loss."""
+        return self._durable
+
+
+class SpoolWriter:
+    """An update on its way in: ``Spool.begin`` makes it. As a context manager, it aborts unless it was finished."""
+
+    def __init__(self, spool: Spool, path: Path, max_bytes: int | None) -> None:
+        self.path = path
+        self.body_bytes = 0
+        self.max_bytes = max_bytes
+        """How long the body may become: more may be known later than at the beginning."""
+        self._spool = spool
+        self._hash = xxhash.xxh3_128()
+        with storage_errors("spool an update", path):
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Append a chunk of the body.
+
+        Raises:
+            TooLarge: more than the update may have. It is aborted.
+            StorageError: the disk is full. The update is aborted.
+        """
+        view = memoryview(chunk).cast("B")
+        try:
+            if self.max_bytes is not None and self.body_bytes + len(view) > self.max_bytes:
+                raise TooLarge(
+                    "the update is larger than one of this model can be",
+                    field="body",
+                    value=self.body_bytes + len(view),
+                    limit=self.max_bytes,
+                )
+            self._append(view)
+        except BaseException:
+            self.abort()
+            raise
+        self.body_bytes += len(view)
+
+    def finish(self, key: str, meta: Mapping[str, Any]) -> tuple[Record, bool]:
+        """Make the update exist under its key, with JSON about it.
+
+        Returns:
+            The key's record, and whether it is this update; ``False`` when there was one already, which stays.
+
+        Raises:
+            InvalidInput: the key cannot be a file's name. The update is aborted.
+            StorageError: it cannot be stored. The update is aborted.
+        """
+        text = json.dumps({"key": key, "meta": dict(meta)}, separators=(",", ":")).encode()
+        try:
+            self._append(text)
+            self._append(_TRAILER.pack(self.body_bytes, len(text), self._hash.digest(), _MAGIC, VERSION))
+            if self._spool.durable:
+                with storage_errors("make an update durable", self.path):
+                    os.fsync(self._fd)
+            record, is_new = self._spool.publish(self.path, key, meta, self.body_bytes)
+        except BaseException:
+            self.abort()
+            raise
+        if is_new:
+            self._close()
+        else:
+            self.abort()
+        return record, is_new
+
+    def abort(self) -> None:
+        """Remove what was written. Does nothing after ``finish`` or ``abort``."""
+        if self._fd >= 0:
+            self._close()
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
+
+    def _append(self, data: bytes | memoryview) -> None:
+        with storage_errors("spool an update", self.path):
+            write_all(self._fd, data)
+        self._hash.update(data)
+
+    def _close(self) -> None:
+        os.close(self._fd)
+        self._fd = -1
+
+
+def _checked(name: str, field: str) -> str:
+    if not _KEY.fullmatch(name):
+        raise InvalidInput(
+            "it cannot name a file",
+            field=field,
+            value=name[:80],
+            fix="use letters, digits, dots, dashes and underscores",
+        )
+    return name
+
+
+def _read(path: Path) -> Record | None:
+    """The record in a file; ``None`` if it is torn or damaged."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < _TRAILER.size:
+            return None
+        file.seek(size - _TRAILER.size)
+        body_bytes, meta_bytes, checksum, magic, version = _TRAILER.unpack(file.read())
+        if magic != _MAGIC:
+            return None
+        if version > VERSION:
+            raise StorageError(
+                f"the spool is of version {version}, this program knows versions up to {VERSION}",
+                field="path",
+                value=str(path),
+                limit=VERSION,
+                fix="run the version that wrote it, or a newer one",
+            )
+        if body_bytes + meta_bytes + _TRAILER.size != size:
+            return None
+        file.seek(0)
+        digest = xxhash.xxh3_128()
+        for start in range(0, body_bytes, _CHUNK_BYTES):
+            digest.update(file.read(min(_CHUNK_BYTES, body_bytes - start)))
+        text = file.read(meta_bytes)
+        digest.update(text)
+        if digest.digest() != checksum:
+            return None
+    about = json.loads(text)
+    if path.name != about["key"] + _SUFFIX:
+        return None
+    return Record(about["key"], about["meta"], path, body_bytes)
