@@ -42,6 +42,7 @@ class Assignment:
         signature: Signature,
         bound_at: float,
         expires_at: float,
+        *,
         accepted: bool,
         version: int,
     ) -> None:
@@ -224,9 +225,8 @@ class BindingTable:
     def expire(self, now: float) -> list[Assignment]:
         """End and return the assignments whose lease has run out by ``now``; their slots are free again."""
         lost = []
-        expiries = self._expiries
-        while expiries and expiries[0][0] <= now:
-            _, _, assignment = heapq.heappop(expiries)
+        while self._expiries and self._expiries[0][0] <= now:
+            _, _, assignment = heapq.heappop(self._expiries)
             if self._live.get(assignment.id) is assignment and assignment.expires_at <= now:
                 lost.append(self.settle(assignment.id, Outcome.LOST))
         return lost
@@ -270,6 +270,13 @@ class BindingTable:
         """When the next lease runs out (it may turn out to have been settled), or None."""
         return self._expiries[0][0] if self._expiries else None
 
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """What the table holds that could grow: name, entries, and the bound by what is in flight."""
+        return [
+            ("devices holding an assignment", len(self._by_device), len(self._live)),
+            ("lease expiries", len(self._expiries), 64 + 2 * len(self._live)),
+        ]
+
     # -- helpers ----------------------------------------------------------------------------------------------------
 
     def _bind(self, entry: _Entry, device: DeviceId, signature: Signature, now: float) -> Assignment:
@@ -279,7 +286,7 @@ class BindingTable:
         accept_lease_s = entry.accept_lease_s
         lease_s = entry.lease_s if accept_lease_s is None else accept_lease_s
         assignment = Assignment(
-            id, device, request, signature, now, now + lease_s, accept_lease_s is None, entry.version
+            id, device, request, signature, now, now + lease_s, accepted=accept_lease_s is None, version=entry.version
         )
         request.live[id] = assignment
         self._live[id] = assignment
@@ -297,9 +304,7 @@ class BindingTable:
         declined: frozenset[JobId] | None,
     ) -> Assignment | None:
         open_entries = [
-            entry
-            for entry, _ in offers
-            if entry.request.needs > 0 and not (declined and entry.request.job in declined)
+            entry for entry, _ in offers if entry.request.needs > 0 and not (declined and entry.request.job in declined)
         ]
         if not open_entries:
             return None
@@ -308,15 +313,17 @@ class BindingTable:
     def _end(self, assignment: Assignment) -> None:
         del self._live[assignment.id]
         del self._by_device[assignment.device]
+        self._bound_expiries()
 
     def _push_expiry(self, assignment: Assignment) -> None:
         self._sequence += 1
         heapq.heappush(self._expiries, (assignment.expires_at, self._sequence, assignment))
-        if len(self._expiries) > 64 + 2 * len(self._live):
-            self._compact_expiries()
+        self._bound_expiries()
 
-    def _compact_expiries(self) -> None:
-        """Drop the expiries of settled assignments, so that the heap is bounded by what is in flight."""
+    def _bound_expiries(self) -> None:
+        """Drop the expiries of settled assignments once they prevail, so that what is in flight bounds the heap."""
+        if len(self._expiries) <= 64 + 2 * len(self._live):
+            return
         self._expiries = [
             item for item in self._expiries if self._live.get(item[2].id) is item[2] and item[0] == item[2].expires_at
         ]
@@ -327,9 +334,7 @@ class BindingTable:
 
     def _queue(self, signature: Signature) -> _Queue:
         entries = self._entries
-        offers = [
-            (entries[offer.attempt], offer) for offer in self._plan.offers(signature) if offer.attempt in entries
-        ]
+        offers = [(entries[offer.attempt], offer) for offer in self._plan.offers(signature) if offer.attempt in entries]
         queue = _Queue(offers, self._epoch)
         self._queues[signature] = queue
         return queue

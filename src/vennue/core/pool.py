@@ -28,7 +28,7 @@ from vennue.core.effects import (
     SaveAttempt,
     SaveJob,
 )
-from vennue.core.errors import Conflict, Forbidden, IllegalTransition, InvalidInput, NotFound, TooLate
+from vennue.core.errors import Conflict, Forbidden, IllegalTransition, NotFound, TooLate
 from vennue.core.errors import JobEnded as JobHasEnded
 from vennue.core.events import (
     Abort,
@@ -123,7 +123,7 @@ class Pool:
         """
         now = self.now if now < self.now else now
         self.now = now
-        self._fire(now)
+        self.fire(now)
         return self._handlers[type(event)](event, now)
 
     def drain(self) -> list[Effect]:
@@ -153,6 +153,18 @@ class Pool:
     def attempts(self) -> list[Attempt]:
         """The attempts that are not closed."""
         return list(self._attempts.values())
+
+    def timers(self) -> set[tuple[float, AttemptId]]:
+        """The attempts' timers: when each is due. Some belong to attempts that have closed since."""
+        return set(self._timers)
+
+    def sizes(self) -> list[tuple[str, int, int]]:
+        """What the pool holds that could grow: name, entries, and the bound by what is in flight."""
+        return [
+            ("attempts", len(self._attempts), len(self.jobs)),
+            ("timers", len(self._timers), 64 + 2 * len(self._attempts)),
+            *self.table.sizes(),
+        ]
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
@@ -234,6 +246,7 @@ class Pool:
             attempt = self._attempts[assignment.attempt]
             attempt.last_bound_at = now
             if attempt.request.needs <= 0:
+                attempt.filled = True
                 self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
                 self._replan_soon()
         return assignment
@@ -269,7 +282,8 @@ class Pool:
                 f"the update is {staleness} model versions old", field="assignment", value=staleness, limit=limit
             )
         self.table.settle(assignment.id, Outcome.REPORTED)
-        if attempt.request.continuous:
+        if attempt.request.continuous and attempt.filled:
+            attempt.filled = False
             self._replan_soon()
         if attempt.ready:
             self._start_commit(attempt, now)
@@ -385,8 +399,11 @@ class Pool:
             self._end_assignments(self.table.close(attempt.id))
             self._replan_soon()
         del self._attempts[attempt.id]
+        self._bound_timers()
         job.attempt = None
-        self._tell(job, now, f"attempt {attempt.id} {attempt.state}" + (f": {attempt.reason}" if attempt.reason else ""))
+        self._tell(
+            job, now, f"attempt {attempt.id} {attempt.state}" + (f": {attempt.reason}" if attempt.reason else "")
+        )
         self._outbox.append(SaveAttempt(_attempt_record(attempt)))
         self._outbox.append(AttemptClosed(attempt.id, attempt.state))
 
@@ -427,7 +444,7 @@ class Pool:
     def _tick(self, event: Tick, now: float) -> None:
         """`handle` has fired the timers already."""
 
-    def _fire(self, now: float) -> None:
+    def fire(self, now: float) -> None:
         """Fire the timers due by ``now``, in the order in which they fell due; a lease before a deadline of its moment.
 
         What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
@@ -450,12 +467,19 @@ class Pool:
         else:
             request = attempt.request
             self._retry(
-                job, attempt, now, f"at its deadline {request.bound} were bound and {len(request.reported)} had reported"
+                job,
+                attempt,
+                now,
+                f"at its deadline {request.bound} were bound and {len(request.reported)} had reported",
             )
 
     def _push_timer(self, attempt: Attempt) -> None:
         heapq.heappush(self._timers, (attempt.deadline_at, attempt.id))
-        if len(self._timers) > 64 + 4 * len(self._attempts):
+        self._bound_timers()
+
+    def _bound_timers(self) -> None:
+        """Drop the timers of closed attempts once they prevail, so that the open attempts bound the heap."""
+        if len(self._timers) > 64 + 2 * len(self._attempts):
             self._timers = [(open_attempt.deadline_at, name) for name, open_attempt in self._attempts.items()]
             heapq.heapify(self._timers)
 
@@ -494,9 +518,7 @@ class Pool:
             if job.state.terminal:
                 continue
             restarted = "the server restarted"
-            closed = msgspec.structs.replace(
-                attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=restarted
-            )
+            closed = msgspec.structs.replace(attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=restarted)
             job.attained += attempt.bound
             self._tell(job, self.now, f"attempt {attempt.id} aborted: {restarted}")
             self._outbox.append(SaveAttempt(closed))
@@ -537,8 +559,9 @@ class Pool:
         self._given_back(self.table.settle(id, outcome), outcome, now, reason)
 
     def _given_back(self, assignment: Assignment, outcome: Outcome, now: float, reason: str) -> None:
-        request = self._attempts[assignment.attempt].request
-        if request.needs == 1:
+        attempt = self._attempts[assignment.attempt]
+        if attempt.filled:
+            attempt.filled = False
             self._replan_soon()
         why = f": {reason}" if reason else ""
         self._tell(self.jobs[assignment.job], now, f"assignment {assignment.id} {outcome}{why}")

@@ -42,8 +42,8 @@ class Attempt:
     """One try at a round of a job. Owned by the pool."""
 
     __slots__ = (
-        "closed_at", "committing", "config", "deadline_at", "id", "job", "last_bound_at", "model", "number", "opened_at",
-        "reason", "request", "result", "round", "spec", "state", "version",
+        "closed_at", "committing", "config", "deadline_at", "filled", "id", "job", "last_bound_at", "model", "number",
+        "opened_at", "reason", "request", "result", "round", "spec", "state", "version",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class Attempt:
         self.opened_at = now
         limit_s = spec.deadline_s if spec.deadline_s is not None else spec.round_limit_s
         self.deadline_at = now + limit_s
+        self.filled = False
+        """Whether it had all its devices when last planned for, and so is not part of the plan."""
         self.last_bound_at: float | None = None
         self.closed_at: float | None = None
         self.committing: tuple[str, ...] = ()

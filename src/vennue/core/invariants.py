@@ -1,0 +1,296 @@
+"""The thirteen invariants of the design (section 5) as checkable functions.
+
+Those that a single state can show are functions from a pool to the complaints about it; `check` runs them all and
+raises with every complaint. Those that only a history can show (absorbing states, counted once, nothing forgotten by
+the ledger) are kept by an `Auditor`, which watches a pool event by event. Property tests, the simulator's
+``--validate`` and the server under ``VENNUE_VALIDATE=1`` use both.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from vennue.core.binding import Assignment
+from vennue.core.effects import (
+    AttemptClosed,
+    AttemptRecord,
+    Commit,
+    Effect,
+    JobEnded,
+    JobRecord,
+    SaveAttempt,
+    SaveJob,
+)
+from vennue.core.errors import InvariantViolated, VennueError
+from vennue.core.events import CheckIn, Decline, Event, Report
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
+from vennue.core.job import Job, JobState
+from vennue.core.pool import Pool, job_record
+from vennue.core.round import AttemptState
+
+Complaints = Iterator[str]
+
+
+# -- what one state shows --------------------------------------------------------------------------------------------
+
+
+def one_live_assignment_per_device(pool: Pool) -> Complaints:
+    """1. A device holds at most one live assignment."""
+    held = Counter(assignment.device for assignment in pool.table.assignments())
+    for device, count in held.items():
+        if count > 1:
+            yield f"device {device} holds {count} live assignments"
+    for assignment in pool.table.assignments():
+        if pool.table.holds(assignment.device) is not assignment:
+            yield f"assignment {assignment.id} is live, but its device {assignment.device} does not hold it"
+
+
+def assignments_are_eligible(pool: Pool) -> Complaints:
+    """2. Every assignment is eligible: the region's signature includes the request's requirement."""
+    for request in pool.table.requests():
+        for assignment in (*request.live.values(), *request.reported.values()):
+            if isinstance(assignment, Assignment) and not assignment.signature >> request.bit & 1:
+                yield f"assignment {assignment.id} is in region {assignment.signature:x} without bit {request.bit}"
+
+
+def demand_is_not_exceeded(pool: Pool) -> Complaints:
+    """3. Live + reported assignments of an attempt ≤ demand × overcommit (live ones alone, when asynchronous)."""
+    for request in pool.table.requests():
+        used = len(request.live) if request.continuous else request.bound
+        if used > request.wanted:
+            yield f"attempt {request.attempt} holds {used} assignments, it wants {request.wanted}"
+
+
+def counters_are_derived(pool: Pool) -> Complaints:
+    """4. Counters are derived from assignments: the request's tables and the table of live ones agree exactly."""
+    counted = 0
+    for request in pool.table.requests():
+        counted += len(request.live)
+        for name in request.live:
+            if attempt_of(AssignmentId(name)) != request.attempt:
+                yield f"assignment {name} is counted under attempt {request.attempt}"
+        for name in request.live.keys() & request.reported.keys():
+            yield f"assignment {name} is both live and reported"
+    live = len(pool.table.assignments())
+    if live != counted:
+        yield f"{live} assignments are live, but the requests count {counted}"
+
+
+def open_attempts_have_a_timer(pool: Pool) -> Complaints:
+    """7. Every open attempt has a live timer, so that it closes even if nothing else ever happens."""
+    wake = pool.next_wake()
+    timers = pool.timers()
+    for attempt in pool.attempts():
+        if (attempt.deadline_at, attempt.id) not in timers:
+            yield f"attempt {attempt.id} is {attempt.state} without a timer"
+        elif wake is None or wake > attempt.deadline_at:
+            yield f"attempt {attempt.id} is due at {attempt.deadline_at}, but the pool wakes at {wake}"
+
+
+def memory_follows_what_is_in_flight(pool: Pool) -> Complaints:
+    """11. Memory grows with jobs, regions and models in flight, never with devices seen or updates folded."""
+    live = len(pool.table.assignments())
+    wanted = sum(request.wanted for request in pool.table.requests())
+    if live > wanted:
+        yield f"{live} assignments are kept for requests that want {wanted}"
+    for name, size, bound in pool.sizes():
+        if size > bound:
+            yield f"{name} holds {size} entries, its bound is {bound}"
+
+
+def active_jobs_are_consistent(pool: Pool) -> Complaints:
+    """5. (state part) A job that has ended has no attempt; an attempt belongs to an active job and is not closed."""
+    for job in pool.jobs.values():
+        if job.state.terminal and job.attempt is not None:
+            yield f"job {job.id} is {job.state}, but attempt {job.attempt.id} is {job.attempt.state}"
+    for attempt in pool.attempts():
+        if attempt.state.closed or pool.jobs[attempt.job].attempt is not attempt:
+            yield f"attempt {attempt.id} ({attempt.state}) is not its job's attempt in progress"
+
+
+def pending_jobs_have_a_reason(pool: Pool, explain: Callable[[Pool, Job], Any]) -> Complaints:
+    """13. Every pending job has a machine-readable reason with numbers. ``explain`` is the server's."""
+    for job in pool.jobs.values():
+        reason = explain(pool, job)
+        if not reason.code or not reason.text:
+            yield f"job {job.id} ({job.state}) has no reason"
+        request = None if job.attempt is None else pool.table.request(job.attempt.id)
+        if request is not None and request.needs > 0:
+            missing = [name for name in ("needs", "supply_per_s", "demand_ahead") if getattr(reason, name) is None]
+            if missing:
+                yield f"job {job.id} waits for devices, its reason {reason.code} lacks {', '.join(missing)}"
+
+
+STATE_INVARIANTS: tuple[Callable[[Pool], Complaints], ...] = (
+    one_live_assignment_per_device,
+    assignments_are_eligible,
+    demand_is_not_exceeded,
+    counters_are_derived,
+    active_jobs_are_consistent,
+    open_attempts_have_a_timer,
+    memory_follows_what_is_in_flight,
+)
+
+
+def check(pool: Pool) -> None:
+    """Check every invariant that a single state can show.
+
+    Raises:
+        InvariantViolated: with all complaints.
+    """
+    _raise([complaint for invariant in STATE_INVARIANTS for complaint in invariant(pool)])
+
+
+def _raise(complaints: list[str]) -> None:
+    if complaints:
+        raise InvariantViolated("; ".join(complaints))
+
+
+# -- what a history shows --------------------------------------------------------------------------------------------
+
+
+def snapshot(pool: Pool) -> dict[str, Any]:
+    """Everything that events change, as plain comparable values (supply and plans aside, which are soft)."""
+    return {
+        "jobs": {id: job_record(job) for id, job in pool.jobs.items()},
+        "attempts": {
+            attempt.id: (
+                attempt.state, attempt.model, attempt.deadline_at, attempt.version, attempt.committing,
+                sorted(attempt.request.live), sorted(attempt.request.reported),
+            )
+            for attempt in pool.attempts()
+        },
+        "assignments": {a.id: (a.device, a.accepted, a.expires_at) for a in pool.table.assignments()},
+    }  # fmt: skip
+
+
+class Auditor:
+    """Watches one pool and keeps the invariants that only a history can show.
+
+    Use `handle` and `drain` instead of the pool's own. ``ledger_jobs`` and ``ledger_attempts`` are what a ledger would
+    hold after each call: the newest records of the ``Save…`` effects. After a crash, the auditor of the recovered
+    pool takes over the ledger of the one before.
+    """
+
+    def __init__(self, pool: Pool, ledger: "Auditor | None" = None) -> None:
+        self.pool = pool
+        self.ledger_jobs: dict[JobId, JobRecord] = {} if ledger is None else dict(ledger.ledger_jobs)
+        self.ledger_attempts: dict[AttemptId, AttemptRecord] = {} if ledger is None else dict(ledger.ledger_attempts)
+        self.work_conserving = True
+        """Whether the policy in force promises invariant 8; not so while one that raises keeps an old plan alive."""
+        self._counted: dict[AssignmentId, DeviceId] = {}
+        self._in_commits: set[AssignmentId] = set()
+        self._closed: dict[AttemptId, AttemptState] = {}
+        self._ended: dict[JobId, JobState] = {}
+        self._pending: list[Effect] = []
+
+    def handle(self, event: Event, now: float) -> Any:
+        """`Pool.handle`, watched.
+
+        Raises:
+            VennueError: what the pool raised; it was checked that the event changed nothing.
+            InvariantViolated: an invariant does not hold.
+        """
+        pool = self.pool
+        clock = pool.now
+        pool.fire(max(now, clock))  # what time alone does, apart from what the event does
+        self._absorb()
+        before = snapshot(pool)
+        try:
+            answer = pool.handle(event, now)
+        except VennueError:
+            complaints = ["an event that was refused changed the pool"] if snapshot(pool) != before else []
+            self._absorb()
+            _raise([*complaints, *self._complaints(clock)])
+            raise
+        complaints = list(self._after(event, answer))
+        self._absorb()
+        _raise([*complaints, *self._complaints(clock)])
+        return answer
+
+    def drain(self) -> list[Effect]:
+        """The effects since the last call."""
+        effects, self._pending = self._pending, []
+        return effects
+
+    def open_in_ledger(self) -> list[AttemptRecord]:
+        """The attempts that recovery would find open."""
+        return [record for record in self.ledger_attempts.values() if not record.state.closed]
+
+    def _after(self, event: Event, answer: Any) -> Complaints:
+        if isinstance(event, Report) and answer:
+            if event.assignment in self._counted:
+                yield f"6. the report of {event.assignment} was counted twice"
+            self._counted[event.assignment] = event.device
+        if isinstance(event, CheckIn) and answer is None:
+            yield from self._turned_away(self.pool.registry.signature(event.profile), event.declined)
+        if isinstance(event, Decline) and answer is not None and answer.job in (event.declined or ()):
+            yield f"device {event.device} was offered job {answer.job}, which it declined"
+
+    def _turned_away(self, signature: Signature, declined: frozenset[JobId] | None) -> Complaints:
+        """8. Work conserving, tiers aside: the plan lists every request that needs devices, and binding uses it."""
+        tiered = {offer.attempt for offer in self.pool.plan().offers(signature) if offer.tier is not None}
+        for request in self.pool.table.requests():
+            if not self.work_conserving or request.attempt in tiered or request.job in (declined or ()):
+                continue
+            if request.needs > 0 and signature >> request.bit & 1:
+                yield f"8. region {signature:x} was turned away while attempt {request.attempt} needs {request.needs}"
+
+    def _absorb(self) -> None:
+        """Take the pool's effects into the ledger, keeping 5 and 6."""
+        complaints: list[str] = []
+        for effect in self.pool.drain():
+            self._pending.append(effect)
+            match effect:
+                case SaveJob(record):
+                    self.ledger_jobs[record.id] = record
+                case SaveAttempt(record):
+                    earlier = self._closed.get(record.id)
+                    if earlier is not None:
+                        complaints.append(f"5. attempt {record.id} was {earlier} and is saved as {record.state}")
+                    self.ledger_attempts[record.id] = record
+                case AttemptClosed(attempt, state):
+                    self._closed[attempt] = state
+                case JobEnded(job, state):
+                    if job in self._ended:
+                        complaints.append(f"5. job {job} ended twice: {self._ended[job]}, then {state}")
+                    self._ended[job] = state
+                case Commit(attempt, assignments):
+                    complaints.extend(self._commit(attempt, assignments))
+                case _:
+                    pass
+        _raise(complaints)
+
+    def _commit(self, attempt: AttemptId, assignments: tuple[AssignmentId, ...]) -> Complaints:
+        for assignment in assignments:
+            if assignment not in self._counted:
+                yield f"6. {attempt} commits {assignment}, which never reported"
+            if attempt_of(assignment) != attempt:
+                yield f"6. {attempt} commits {assignment}, a report for another attempt"
+            if assignment in self._in_commits:
+                yield f"6. {assignment} is part of two commits"
+            self._in_commits.add(assignment)
+
+    def _complaints(self, clock: float) -> Complaints:
+        pool = self.pool
+        for invariant in STATE_INVARIANTS:
+            yield from invariant(pool)
+        if pool.now < clock:
+            yield f"12. the pool's time went back from {clock} to {pool.now}"
+        for id, state in self._ended.items():
+            if pool.jobs[id].state is not state:
+                yield f"5. job {id} was {state} and is {pool.jobs[id].state}"
+        yield from self._ledger_agrees()
+
+    def _ledger_agrees(self) -> Complaints:
+        """10. What recovery would rebuild equals what is there, up to soft state."""
+        for job in self.pool.jobs.values():
+            record = self.ledger_jobs.get(job.id)
+            if record is None:
+                yield f"10. job {job.id} is not in the ledger"
+            elif (record.state, record.committed, record.model) != (job.state, job.committed, job.model):
+                yield f"10. the ledger has job {job.id} as {record.state}, {record.committed} rounds"
+        open_in_ledger = {record.id for record in self.open_in_ledger()}
+        open_in_pool = {attempt.id for attempt in self.pool.attempts()}
+        if open_in_ledger != open_in_pool:
+            yield f"10. open in the ledger but not in the pool, or the reverse: {open_in_ledger ^ open_in_pool}"

@@ -1,0 +1,219 @@
+"""The pool keeps its invariants through any history: a Hypothesis state machine that shrinks to a readable story."""
+
+import hashlib
+import os
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
+
+from tests.unit.core.pools import MODEL, ArrivalOrder, profile
+from vennue.core.binding import Assignment
+from vennue.core.effects import Commit
+from vennue.core.errors import VennueError
+from vennue.core.events import (
+    Abort,
+    Accept,
+    CancelJob,
+    CheckIn,
+    CommitFailed,
+    Committed,
+    CompleteJob,
+    Decline,
+    Event,
+    OpenRound,
+    Report,
+    SubmitJob,
+    Tick,
+)
+from vennue.core.ids import DeviceId, Digest, JobId, attempt_id
+from vennue.core.invariants import Auditor, InvariantViolated
+from vennue.core.job import JobSpec
+from vennue.core.plan import Plan, PoolView
+from vennue.core.pool import Pool
+
+DEVICES = [DeviceId(f"d{n}") for n in range(6)]
+RAM_GB = [1, 4, 8]
+REQUIREMENTS = ["true", "device.ram_gb >= 4", "device.ram_gb >= 8", "device.ram_gb < 4"]
+DEMANDS = st.integers(1, 3)
+THIEF = DeviceId("thief")
+
+
+class LotteryOrder:
+    """Another order, so that policies can be swapped in the middle."""
+
+    def plan(self, view: PoolView) -> Plan:
+        return Plan.ordered(sorted(view.requests, key=lambda request: request.lottery))
+
+
+class Uniform:
+    """Binding by chance."""
+
+    def plan(self, view: PoolView) -> Plan:
+        return Plan.ordered(view.requests, choice="uniform")
+
+
+class Raises:
+    """A policy with a defect."""
+
+    def plan(self, view: PoolView) -> Plan:
+        raise RuntimeError("a defect in somebody's policy")
+
+
+PLANNERS = [ArrivalOrder, LotteryOrder, Uniform, Raises]
+
+
+class PoolMachine(RuleBasedStateMachine):
+    """Owners, devices, the data plane and the clock do what they like; the auditor checks after every step."""
+
+    jobs: Bundle[JobId] = Bundle("jobs")
+    assignments: Bundle[Assignment] = Bundle("assignments")
+    commits: Bundle[Commit] = Bundle("commits")
+
+    @initialize(target=jobs, planner=st.sampled_from(PLANNERS[:3]), demands=st.tuples(DEMANDS, DEMANDS))
+    def start(self, planner: type, demands: tuple[int, int]) -> Any:
+        """A pool with two jobs whose first rounds are open."""
+        self.now = 0.0
+        self.planner = planner
+        self.audited = Auditor(Pool(planner(), seed=7))
+        self.submitted = 0
+        first, second = (
+            self.open_job(JobSpec(name="j", demand=demand, requirement=requirement, lease_s=20.0, deadline_s=50.0))
+            for demand, requirement in zip(demands, REQUIREMENTS, strict=False)
+        )
+        return multiple(first, second)
+
+    def do(self, event: Event) -> Any:
+        """Apply an event; a refusal is fine, a broken invariant is not."""
+        try:
+            return self.audited.handle(event, self.now)
+        except InvariantViolated:
+            raise
+        except VennueError:
+            return None
+
+    def open_job(self, spec: JobSpec) -> JobId:
+        self.submitted += 1
+        job = JobId(f"j{self.submitted}")
+        self.do(SubmitJob(job, spec))
+        self.do(OpenRound(job, 1, MODEL))
+        return job
+
+    def new_commits(self) -> Any:
+        return multiple(*(effect for effect in self.audited.drain() if isinstance(effect, Commit)))
+
+    @rule(
+        target=jobs,
+        requirement=st.sampled_from(REQUIREMENTS),
+        demand=DEMANDS,
+        overcommit=st.sampled_from([1.0, 1.5]),
+        deadline_s=st.sampled_from([None, 50.0]),
+        rounds=st.sampled_from([None, 1, 2]),
+        private_requirement=st.sampled_from([None, None, "device.samples > 10"]),
+        max_attempts=st.sampled_from([None, 2]),
+    )
+    def submit(self, **fields: Any) -> JobId:
+        return self.open_job(JobSpec(name="j", lease_s=20.0, **fields))
+
+    @rule(target=jobs, buffer_size=st.integers(1, 2), demand=DEMANDS, staleness=st.sampled_from([None, 0]))
+    def submit_asynchronous(self, buffer_size: int, demand: int, staleness: int | None) -> JobId:
+        return self.open_job(
+            JobSpec(name="a", mode="async", demand=demand, buffer_size=buffer_size, max_staleness=staleness, rounds=3)
+        )
+
+    @rule(job=jobs, ahead=st.sampled_from([0, 0, 1]))
+    def open_round(self, job: JobId, ahead: int) -> None:
+        self.do(OpenRound(job, self.audited.pool.jobs[job].committed + 1 + ahead, MODEL))
+
+    @rule(job=jobs, how=st.sampled_from([CancelJob, CompleteJob]))
+    def end_job(self, job: JobId, how: type[CancelJob] | type[CompleteJob]) -> None:
+        self.do(how(job))
+
+    @rule(target=assignments, device=st.sampled_from(DEVICES), ram=st.sampled_from(RAM_GB), draw=st.floats(0, 0.999))
+    def check_in(self, device: DeviceId, ram: int, draw: float) -> Any:
+        answer = self.do(CheckIn(device, profile(ram), draw=draw))
+        return multiple() if answer is None else answer
+
+    @rule(target=assignments, devices=st.lists(st.sampled_from(DEVICES), min_size=2, unique=True))
+    def many_check_in(self, devices: list[DeviceId]) -> Any:
+        answers = [self.do(CheckIn(device, profile(8))) for device in devices]
+        return multiple(*(answer for answer in answers if answer is not None))
+
+    @rule(assignment=assignments)
+    def accept(self, assignment: Assignment) -> None:
+        self.do(Accept(assignment.id, assignment.device))
+
+    @rule(target=assignments, assignment=assignments)
+    def decline(self, assignment: Assignment) -> Any:
+        answer = self.do(Decline(assignment.id, assignment.device, declined=frozenset({assignment.job})))
+        return multiple() if answer is None else answer
+
+    @rule(assignment=assignments)
+    def abort(self, assignment: Assignment) -> None:
+        self.do(Abort(assignment.id, assignment.device))
+
+    @rule(target=commits, assignment=assignments, times=st.integers(1, 2))
+    def report(self, assignment: Assignment, times: int) -> Any:
+        """On time, twice, or long after the assignment ended: whatever its present state makes it."""
+        for _ in range(times):
+            self.do(Report(assignment.id, assignment.device))
+        return self.new_commits()
+
+    @rule(target=commits)
+    def all_report(self) -> Any:
+        for assignment in self.audited.pool.table.assignments():
+            self.do(Report(assignment.id, assignment.device))
+        return self.new_commits()
+
+    @rule(assignment=assignments)
+    def a_thief_reports(self, assignment: Assignment) -> None:
+        assert self.do(Report(assignment.id, THIEF)) is None
+
+    @rule(target=commits, commit=consumes(commits), twice=st.booleans())
+    def aggregate(self, commit: Commit, twice: bool) -> Any:
+        result = Digest(hashlib.sha256(" ".join(commit.assignments).encode()).hexdigest())
+        for _ in range(1 + twice):
+            self.do(Committed(commit.attempt, result))
+        return self.new_commits()
+
+    @rule(commit=consumes(commits))
+    def fail_to_aggregate(self, commit: Commit) -> None:
+        self.do(CommitFailed(commit.attempt, "disk full"))
+
+    @rule(job=jobs, round_number=st.integers(1, 3), number=st.integers(1, 3))
+    def commit_out_of_the_blue(self, job: JobId, round_number: int, number: int) -> None:
+        attempt = self.audited.pool.jobs[job].attempt
+        if attempt is None or not attempt.committing:
+            assert self.do(Committed(attempt_id(job, round_number, number), MODEL)) is None
+
+    @rule(target=commits, seconds=st.sampled_from([1.0, 19.0, 25.0, 60.0, 700.0, -30.0]))
+    def wait(self, seconds: float) -> Any:
+        self.now += seconds
+        self.do(Tick())
+        return self.new_commits()
+
+    @rule(planner=st.sampled_from([*PLANNERS[:3], *PLANNERS]))
+    def change_policy(self, planner: type) -> None:
+        self.planner = planner
+        self.audited.pool.set_planner(planner())
+        self.audited.work_conserving = planner is not Raises
+
+    @rule()
+    def crash_and_recover(self) -> None:
+        """The process dies; a new one starts from what the ledger holds."""
+        before = self.audited
+        pool = Pool(self.planner(), seed=7)
+        pool.restore(before.ledger_jobs.values(), before.open_in_ledger(), self.now)
+        self.audited = Auditor(pool, ledger=before)
+        self.audited.work_conserving = self.planner is not Raises
+        self.do(Tick())
+        for id, job in before.pool.jobs.items():
+            recovered = pool.jobs[id]
+            assert (recovered.state, recovered.committed, recovered.model) == (job.state, job.committed, job.model)
+
+
+PoolMachine.TestCase.settings = settings(
+    max_examples=2000 if os.environ.get("CI") else 150, stateful_step_count=30, deadline=None
+)
+TestPoolKeepsItsInvariants = PoolMachine.TestCase

@@ -1,0 +1,39 @@
+"""Small worlds for the core's tests: a policy that serves jobs in order of arrival, and devices by their memory."""
+
+from vennue.core.events import CheckIn, OpenRound, SubmitJob
+from vennue.core.ids import DeviceId, Digest, JobId
+from vennue.core.job import JobSpec
+from vennue.core.plan import Plan, PoolView
+from vennue.core.pool import Pool
+from vennue.core.requirement import DEFAULT_SCHEMA, Profile
+
+MODEL = Digest("0" * 64)
+RESULT = Digest("f" * 64)
+
+
+class ArrivalOrder:
+    """The simplest planner: every region serves the requests in the order in which their jobs arrived."""
+
+    def plan(self, view: PoolView) -> Plan:
+        return Plan.ordered(sorted(view.requests, key=lambda request: request.arrival))
+
+
+def profile(ram_gb: float = 4.0, **attributes: object) -> Profile:
+    return DEFAULT_SCHEMA.check({"ram_gb": ram_gb, **attributes})
+
+
+def pool_with_round(now: float = 0.0, **spec: object) -> Pool:
+    """A pool with one job, ``j``, whose first round opened at ``now``."""
+    pool = Pool(ArrivalOrder())
+    submit(pool, "j", now, **spec)
+    pool.handle(OpenRound(JobId("j"), 1, MODEL), now)
+    return pool
+
+
+def submit(pool: Pool, job: str, now: float = 0.0, **spec: object) -> None:
+    fields = {"name": job, "demand": 2, **spec}
+    pool.handle(SubmitJob(JobId(job), JobSpec(**fields)), now)  # type: ignore[arg-type]  # fields vary by test
+
+
+def check_in(pool: Pool, device: str, now: float = 0.0, ram_gb: float = 4.0, **event: object):
+    return pool.handle(CheckIn(DeviceId(device), profile(ram_gb), **event), now)  # type: ignore[arg-type]
