@@ -2,3 +2,7 @@
 
 They are part of the public surface, and Vennue's own tests use the same ones.
 """
+
+from vennue.testing.transport import FaultyTransport
+
+__all__ = ["FaultyTransport"]

@@ -1,0 +1,358 @@
+"""Devices: check in, train what is offered, report. ``Device`` blocks, ``AsyncDevice`` awaits; they behave alike.
+
+    with vennue.Device("http://localhost:8460", attributes={"ram_gb": 6}) as device:
+        for task in device.tasks():
+            update, examples = train(task.model, **task.config)
+            task.report(update, examples=examples)
+
+One run of ``tasks()`` is a *session*. It keeps three promises. Private attributes never leave the device: only "accept"
+or "decline" does. Nothing that a job does ends the session: a round that closes too soon, a model that is not there
+and a requirement that does not parse are logged, and the next task comes. A task that is not reported is given back
+at once, whatever ended it (an exception, a ``break``, the end of the session), so that its slot is free for another
+device; only a device that vanishes makes the round wait for its lease.
+"""
+
+import asyncio
+import functools
+import logging
+import threading
+import uuid
+from collections.abc import AsyncGenerator, Generator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import msgspec
+
+from vennue.core.errors import Conflict, InvalidInput, InvalidRequirement
+from vennue.core.ids import AssignmentId, JobId
+from vennue.core.requirement import AttributeSchema, Requirement
+from vennue.sdk import models
+from vennue.sdk.models import Array, Model
+from vennue.sdk.retry import Retry
+from vennue.sdk.session import Assignment, Session, told
+from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking
+
+log = logging.getLogger("vennue.sdk")
+
+Attributes = Mapping[str, Any]
+"""Names to booleans, numbers, text or lists of text."""
+
+
+class _TaskBase:
+    """What both kinds of task tell."""
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._model: dict[str, Array] | None = None
+
+    @property
+    def id(self) -> AssignmentId:
+        """The assignment that the report will be counted for."""
+        return self._assignment.offer.assignment
+
+    @property
+    def job(self) -> JobId:
+        """The job's id."""
+        return self._assignment.offer.job
+
+    @property
+    def name(self) -> str:
+        """The job's name, as its owner gave it: a device tells by it how to train."""
+        return self._assignment.offer.name
+
+    @property
+    def round(self) -> int:
+        """The round's number, from 1."""
+        return self._assignment.offer.round
+
+    @property
+    def config(self) -> dict[str, bool | int | float | str]:
+        """The owner's settings for this round."""
+        return dict(self._assignment.offer.config)
+
+    @property
+    def model(self) -> dict[str, Array]:
+        """The round's model, as numpy arrays that are the caller's to change; a bfloat16 tensor comes as float32."""
+        if self._model is None:
+            self._model = self._assignment.arrays()
+        return self._model
+
+    def state_dict(self) -> dict[str, Any]:
+        """The round's model as a PyTorch state dict of its own, on the CPU."""
+        return models.state_dict(self._assignment.blob)
+
+    @property
+    def expires_in_s(self) -> float:
+        """Seconds until the server presumes the device lost; a report after that is too late."""
+        return self._assignment.expires_in_s
+
+    @property
+    def done(self) -> bool:
+        """Whether the task was reported, declined or aborted."""
+        return self._assignment.done
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: round {self.round} of {self.name!r}>"
+
+
+class Task(_TaskBase):
+    """A model to train."""
+
+    def report(self, update: Model, *, examples: float, metrics: Mapping[str, float] | None = None) -> bool:
+        """Send the trained model; True when it counts.
+
+        False, with a warning in the log, when it came too late: the round had closed, the lease had run out or the
+        job had ended. There is nothing to do about that but to take the next task.
+
+        Args:
+            update: the trained model, of the names and shapes of ``task.model``; a PyTorch state dict serves.
+            examples: how many examples it was trained on: its weight in the aggregate, above 0.
+            metrics: what the owner may want to know (loss, accuracy), averaged over devices with the same weights.
+
+        Raises:
+            InvalidUpdate: names, shapes or types differ from the model's, or a number is not finite. The task is
+                still the device's: correct the update and report again, or abort.
+            InvalidInput: ``examples`` or a metric is not a finite number.
+            Conflict: the task is over already.
+            Unavailable: the server cannot be reached.
+        """
+        return blocking(self._assignment.report(update, examples, metrics))
+
+    def decline(self, reason: str = "") -> None:
+        """Give the task back and take no other of this job in this session."""
+        blocking(self._assignment.decline(reason))
+
+    def abort(self, reason: str = "") -> None:
+        """Give the task back: this attempt at it failed."""
+        blocking(self._assignment.abort(reason))
+
+
+class AsyncTask(_TaskBase):
+    """A model to train. The methods are those of `Task`, to be awaited."""
+
+    async def report(self, update: Model, *, examples: float, metrics: Mapping[str, float] | None = None) -> bool:
+        """See `Task.report`."""
+        return await self._assignment.report(update, examples, metrics)
+
+    async def decline(self, reason: str = "") -> None:
+        """See `Task.decline`."""
+        await self._assignment.decline(reason)
+
+    async def abort(self, reason: str = "") -> None:
+        """See `Task.abort`."""
+        await self._assignment.abort(reason)
+
+
+class _DeviceBase:
+    """What both kinds of device know of themselves."""
+
+    def __init__(self, device_id: str | None, attributes: Attributes | None, private: Attributes | None) -> None:
+        self.id = uuid.uuid4().hex if device_id is None else device_id
+        self.session: Session | None = None
+        self._public: dict[str, Any] = {}
+        self._private: dict[str, Any] = dict(private or {})
+        self._cached = ("", b"")
+        self.attributes = attributes or {}
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the device tells the server about itself. Assign a new mapping to change it; the next check-in tells."""
+        return dict(self._public)
+
+    @attributes.setter
+    def attributes(self, attributes: Attributes) -> None:
+        try:
+            self.encoded = msgspec.Raw(msgspec.json.encode(dict(attributes)))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"attributes map names to booleans, numbers, text or lists of text: {error}",
+                field="attributes",
+                fix='give {"ram_gb": 6, "data": ["keyboard"]}',
+            ) from error
+        self._public = dict(attributes)
+        if self.session is not None:
+            self.session.forget_declined()
+
+    @property
+    def private(self) -> Attributes:
+        """What private requirements are evaluated over, besides ``attributes``. Never sent. Assign to change it."""
+        return dict(self._private)
+
+    @private.setter
+    def private(self, private: Attributes) -> None:
+        self._private = dict(private)
+        if self.session is not None:
+            self.session.forget_declined()
+
+    def refusal(self, text: str) -> str | None:
+        """Why the device may not serve a job with this private requirement; None when it may."""
+        try:
+            requirement = _requirement(text)
+        except InvalidRequirement as error:
+            log.warning("a private requirement cannot be evaluated: %s", error)
+            return "the private requirement cannot be evaluated"
+        return None if requirement.matches(self._public | self._private) else "the private requirement is not met"
+
+    async def download(self, wire: Wire, digest: str) -> bytes:
+        """The model's blob; the last one is kept, since the next task often starts from it."""
+        if self._cached[0] != digest:
+            self._cached = (digest, await wire.fetch(digest))
+        return self._cached[1]
+
+    def begin(self, wire: Wire, stop: Any, duration_s: float | None, max_tasks: int | None) -> Session:
+        if self.session is not None:
+            raise Conflict(
+                "this device is in a session already",
+                field="tasks",
+                fix="end the other iteration first; one device does one task at a time",
+            )
+        self.session = Session(self, wire, stop, duration_s, max_tasks)
+        return self.session
+
+    async def end(self, session: Session | None, reason: str) -> None:
+        """End a session, unless that has happened."""
+        if session is not None and session is self.session:
+            self.session = None
+            await session.end(reason)
+
+
+class Device(_DeviceBase):
+    """A device of the pool.
+
+    Args:
+        server: its address, as in ``"http://localhost:8765"``.
+        device_id: the device's own stable name, 1 to 128 printable characters; by default a random one.
+        attributes: what the server may know, for jobs' requirements.
+        private: what only the device knows, for jobs' private requirements.
+        retry: how persistent it is when the server cannot be reached.
+        transport: an httpx transport to use instead of the network's; it stays the caller's to close.
+        timing: where time and chance come from.
+
+    Raises:
+        InvalidInput: the address or the attributes make no sense.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        device_id: str | None = None,
+        attributes: Attributes | None = None,
+        private: Attributes | None = None,
+        retry: Retry | None = None,
+        transport: httpx.BaseTransport | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        super().__init__(device_id, attributes, private)
+        timing = timing or Timing()
+        self._wire = Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
+
+    def tasks(
+        self,
+        *,
+        duration_s: float | None = None,
+        max_tasks: int | None = None,
+        stop: threading.Event | None = None,
+    ) -> Generator[Task, None, None]:
+        """Check in again and again, and yield the tasks that the device may do; end each before taking the next.
+
+        A task that the caller leaves without a report is given back. That includes an exception in the loop's body,
+        which goes on to the caller as it is.
+
+        Args:
+            duration_s: how long the session lasts; no task is taken after that, and it ends earlier when the server
+                has nothing to offer before.
+            max_tasks: how many tasks to take at most.
+            stop: set it, from any thread, to end the session; a wait ends at once, a training when it reports.
+
+        Raises:
+            InvalidInput: the server refuses the device's name or attributes.
+            Unavailable: the server cannot be reached for longer than ``retry`` allows.
+            Conflict: the device is in a session already.
+        """
+        session = self.begin(self._wire, stop, duration_s, max_tasks)
+        reason = "the device stopped"
+        try:
+            while (assignment := blocking(session.next())) is not None:
+                yield Task(assignment)
+        except BaseException as error:
+            reason = told(error)
+            raise
+        finally:
+            blocking(self.end(session, reason))
+
+    def close(self) -> None:
+        """End the session, giving a held task back, and close the connections. From the thread that uses the device."""
+        self._close("the device stopped")
+
+    def _close(self, reason: str) -> None:
+        blocking(self.end(self.session, reason))
+        blocking(self._wire.transport.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._close(told(error))
+
+
+class AsyncDevice(_DeviceBase):
+    """A device of the pool, for asyncio. Arguments and behaviour are those of `Device`."""
+
+    def __init__(
+        self,
+        server: str,
+        *,
+        device_id: str | None = None,
+        attributes: Attributes | None = None,
+        private: Attributes | None = None,
+        retry: Retry | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        timing: Timing | None = None,
+    ) -> None:
+        super().__init__(device_id, attributes, private)
+        timing = timing or Timing()
+        self._wire = Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
+
+    async def tasks(
+        self,
+        *,
+        duration_s: float | None = None,
+        max_tasks: int | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> AsyncGenerator[AsyncTask, None]:
+        """See `Device.tasks`. Python closes an abandoned asynchronous generator late, so use ``async with``."""
+        session = self.begin(self._wire, stop, duration_s, max_tasks)
+        reason = "the device stopped"
+        try:
+            while (assignment := await session.next()) is not None:
+                yield AsyncTask(assignment)
+        except BaseException as error:
+            reason = told(error)
+            raise
+        finally:
+            await self.end(session, reason)
+
+    async def close(self) -> None:
+        """End the session, giving a held task back, and close the connections."""
+        await self._close("the device stopped")
+
+    async def _close(self, reason: str) -> None:
+        await self.end(self.session, reason)
+        await self._wire.transport.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close(told(error))
+
+
+@functools.lru_cache(maxsize=256)
+def _requirement(text: str) -> Requirement:
+    return Requirement.parse(text, AttributeSchema.open())

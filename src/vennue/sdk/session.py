@@ -1,0 +1,284 @@
+"""A device's session: the protocol of check-in, accept, decline, report and abort, once for both kinds of device.
+
+`Session` is one run of ``tasks()`` and `Assignment` one task in it. They hold the promises that `vennue.sdk.device`
+makes; they do no waiting and no sending themselves but through a `Wire`, so they run under asyncio or without it.
+"""
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from vennue import protocol
+from vennue.core.errors import (
+    Conflict,
+    InvalidInput,
+    InvalidModel,
+    JobEnded,
+    NotFound,
+    Overloaded,
+    TooLate,
+    VennueError,
+)
+from vennue.core.ids import JobId
+from vennue.sdk import models
+from vennue.sdk.models import Array, Model
+from vennue.sdk.retry import Retry
+from vennue.sdk.transport import Stopped, Wire
+
+log = logging.getLogger("vennue.sdk")
+
+_FAREWELL = Retry(attempts=3, total_s=5.0)
+"""Giving a task back is a courtesy: the lease ends it anyhow."""
+_REMEMBERED = 256
+"""Declined jobs that a session remembers."""
+_OVER = (TooLate, NotFound, JobEnded)
+"""What the server says of an assignment that has ended."""
+
+
+class Servant(Protocol):
+    """What a session asks of its device."""
+
+    id: str
+    encoded: msgspec.Raw
+
+    def refusal(self, private_requirement: str) -> str | None:
+        """Why it may not serve a job with this private requirement; None when it may."""
+        ...
+
+    async def download(self, wire: Wire, digest: str) -> bytes:
+        """A model's blob."""
+        ...
+
+
+class Assignment:
+    """One task in the device's hands: what it is, and the one way in which it ends."""
+
+    def __init__(self, session: "Session", offer: protocol.Task, blob: bytes) -> None:
+        self.offer = offer
+        self.blob = blob
+        self.done = False
+        self._session = session
+        self._wire = session.wire
+        self._base = models.parse(blob)
+        self._received_at = session.wire.clock()
+
+    def arrays(self) -> dict[str, Array]:
+        return {name: array.copy() for name, array in models.arrays(self._base).items()}
+
+    @property
+    def expires_in_s(self) -> float:
+        return max(0.0, self._received_at + self.offer.expires_in_s - self._wire.clock())
+
+    async def report(self, update: Model, examples: float, metrics: Mapping[str, float] | None) -> bool:
+        self._check_open()
+        body = models.encode_update(update, self._base)
+        headers = _bearer(self.offer)
+        headers[protocol.EXAMPLES_HEADER] = repr(number("examples", examples, positive=True))
+        if metrics:
+            checked = {str(name): number(f"metrics.{name}", value) for name, value in metrics.items()}
+            headers[protocol.METRICS_HEADER] = json.dumps(checked)
+        try:
+            path = f"/v1/assignments/{self.offer.assignment}/report"
+            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers)
+        except _OVER as error:
+            self.done = True
+            log.warning("the report on %s was not counted: %s", self.offer.assignment, error)
+            return False
+        self.done = True
+        return True
+
+    async def decline(self, reason: str) -> None:
+        self._check_open()
+        self.done = True
+        await self._session.decline(self.offer, reason)
+
+    async def abort(self, reason: str, retry: Retry | None = None) -> None:
+        self._check_open()
+        self.done = True
+        await self._session.abort(self.offer, reason, retry)
+
+    def _check_open(self) -> None:
+        if self.done:
+            raise Conflict(
+                f"task {self.offer.assignment} is over already",
+                field="task",
+                fix="report, decline or abort a task once, before asking for the next",
+            )
+
+
+class Session:
+    """One run of ``tasks()``: what has been offered, declined and taken."""
+
+    def __init__(self, device: Servant, wire: Wire, stop: Any, duration_s: float | None, max_tasks: int | None) -> None:
+        if duration_s is not None:
+            number("duration_s", duration_s)
+        self.wire = wire
+        self.current: Assignment | None = None
+        self._device = device
+        self._stop = stop
+        self._ends_at = math.inf if duration_s is None else wire.clock() + duration_s
+        self._tasks_left = math.inf if max_tasks is None else max_tasks
+        self._declined: dict[JobId, None] = {}
+        self._offered: protocol.Task | None = None
+
+    async def next(self) -> Assignment | None:
+        """The next task, or None when the session ends. Gives the last one back if the caller has not ended it."""
+        await self._give_back("the device went on without a report")
+        self.wire.transport.stop = self._stop
+        try:
+            while self._goes_on():
+                offer = self._offered or await self._check_in()
+                self._offered = None
+                if offer is not None and await self._accept(offer):
+                    self._tasks_left -= 1
+                    return self.current
+        except Stopped:
+            pass
+        finally:
+            self.wire.transport.stop = None
+        return None
+
+    async def end(self, reason: str) -> None:
+        """Give back whatever is held."""
+        await self._give_back(reason)
+        if self._offered is not None:
+            await self._abort_quietly(self._offered, reason)
+            self._offered = None
+
+    def forget_declined(self) -> None:
+        """The device has changed: what it declined may suit it now."""
+        self._declined.clear()
+
+    def _goes_on(self) -> bool:
+        stopped = self._stop is not None and self._stop.is_set()
+        return not stopped and self._tasks_left > 0 and self.wire.clock() < self._ends_at
+
+    async def _check_in(self) -> protocol.Task | None:
+        """An offer, or None after the wait that the server asked for."""
+        request = protocol.CheckInRequest(
+            device=self._device.id, attributes=self._device.encoded, declined=list(self._declined)
+        )
+        try:
+            answer = await self.wire.call("POST", "/v1/check-ins", protocol.CheckInAnswer, body=request)
+        except Overloaded as error:
+            log.warning("%s", error)
+            answer = protocol.CheckInAnswer(retry_after_s=error.retry_after_s)
+        if answer.task is None:
+            wait_s = answer.retry_after_s or 1.0
+            if self.wire.clock() + wait_s >= self._ends_at:
+                self._ends_at = -math.inf  # nothing can come before the session's end
+            else:
+                await self.wire.transport.sleep(wait_s)
+        return answer.task
+
+    async def _accept(self, offer: protocol.Task) -> bool:
+        """Make an offer the current task, if the device may and can."""
+        try:
+            if offer.private_requirement is not None:
+                refusal = self._device.refusal(offer.private_requirement)
+                if refusal:
+                    await self.decline(offer, refusal)
+                    return False
+                offer = await self._confirm(offer)
+            blob = await self._device.download(self.wire, offer.model)
+            self.current = Assignment(self, offer, blob)
+        except (NotFound, InvalidModel) as error:
+            # This job's model is broken; other jobs are not.
+            log.warning("job %s (%s) has no usable model: %s", offer.job, offer.name, error)
+            self._remember(offer.job)
+            await self._abort_quietly(offer, str(error))
+            return False
+        except (TooLate, JobEnded) as error:
+            log.info("the offer %s is over: %s", offer.assignment, error)
+            return False
+        except BaseException as error:
+            await self._abort_quietly(offer, told(error))
+            raise
+        return True
+
+    async def _confirm(self, offer: protocol.Task) -> protocol.Task:
+        path = f"/v1/assignments/{offer.assignment}/accept"
+        try:
+            return await self.wire.call("POST", path, protocol.Task, headers=_bearer(offer))
+        except NotFound as error:
+            raise TooLate(error.message) from error
+
+    async def decline(self, offer: protocol.Task, reason: str) -> None:
+        """Turn an offer down; the answer may be the next offer."""
+        log.info("declined job %s (%s): %s", offer.job, offer.name, reason)
+        self._remember(offer.job)
+        try:
+            answer = await self.wire.call(
+                "POST",
+                f"/v1/assignments/{offer.assignment}/decline",
+                protocol.CheckInAnswer,
+                body=protocol.DeclineRequest(reason=reason, declined=list(self._declined)),
+                headers=_bearer(offer),
+            )
+        except _OVER:
+            return
+        self._offered = answer.task
+
+    async def abort(self, offer: protocol.Task, reason: str, retry: Retry | None = None) -> None:
+        """Give a task back."""
+        try:
+            await self.wire.send(
+                "POST",
+                f"/v1/assignments/{offer.assignment}/abort",
+                body=protocol.DeclineRequest(reason=reason),
+                headers=_bearer(offer),
+                retry=retry,
+            )
+        except _OVER:
+            log.debug("task %s was over already", offer.assignment)
+
+    async def _give_back(self, reason: str) -> None:
+        current, self.current = self.current, None
+        if current is not None and not current.done:
+            current.done = True
+            log.warning("task %s is given back: %s", current.offer.assignment, reason)
+            await self._abort_quietly(current.offer, reason)
+
+    async def _abort_quietly(self, offer: protocol.Task, reason: str) -> None:
+        try:
+            await self.abort(offer, reason, _FAREWELL)
+        except VennueError as error:
+            log.warning("task %s could not be given back, its lease will end it: %s", offer.assignment, error)
+
+    def _remember(self, job: JobId) -> None:
+        self._declined[job] = None
+        if len(self._declined) > _REMEMBERED:
+            del self._declined[next(iter(self._declined))]
+
+
+def told(error: BaseException | None) -> str:
+    """The reason that the server is given. Only the error's type: its text may hold what must not leave the device."""
+    if error is None or isinstance(error, GeneratorExit):
+        return "the device stopped"
+    return f"the device stopped: {type(error).__name__}"
+
+
+def _bearer(offer: protocol.Task) -> dict[str, str]:
+    return {"authorization": f"Bearer {offer.token}"}
+
+
+def number(field: str, value: Any, *, positive: bool = False) -> float:
+    """The value, if it is a finite number."""
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float | np.number)
+        or not math.isfinite(value)
+        or (positive and value <= 0)
+    ):
+        raise InvalidInput(
+            f"must be a finite number{' above 0' if positive else ''}, got {value!r}",
+            field=field,
+            value=repr(value)[:80],
+            fix="decline the task when there is nothing to learn from" if positive else "leave it out",
+        )
+    return float(value)

@@ -1,0 +1,449 @@
+"""The one place where the SDK meets the network: calls over httpx, tried again, with problems turned back into errors.
+
+`Wire` speaks the protocol: JSON calls and content-addressed blobs. It is written once, as coroutines over the small
+`Transport` seam. Under `AsyncioTransport` they suspend as usual; under `BlockingTransport` nothing in them ever
+suspends, so `blocking` runs them to their end on the spot: no thread, no event loop, plain tracebacks, and no quarrel
+with a loop that a notebook already runs. Faults are injected one level below, as an httpx transport
+(`vennue.testing.FaultyTransport`).
+"""
+
+import asyncio
+import functools
+import hashlib
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any, Protocol, TypeVar
+
+import httpx
+import msgspec
+
+from vennue import protocol
+from vennue.core import errors
+from vennue.core.errors import InvalidInput, Unavailable, VennueError
+from vennue.core.ids import Digest
+from vennue.sdk.retry import Retry
+
+log = logging.getLogger("vennue.sdk")
+
+T = TypeVar("T")
+
+TIMEOUT = httpx.Timeout(60.0, connect=10.0)
+"""Of single steps of a call, so a long upload may take longer; well above the longest long poll."""
+LIMITS = httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=60.0)
+
+_TRY_AGAIN = frozenset({408, 425, 429, 502, 503, 504})
+_DEFECT_ATTEMPTS = 3
+"""Tries of a call that the server answers with 500: that is a defect, and seldom passes."""
+_QUIET_FAILURES = 2
+"""A connection that the server closed while it was idle costs one of these, and is nobody's concern."""
+
+
+class Stopped(BaseException):
+    """A wait ended because the session was told to stop. Never leaves the SDK."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where time and chance come from. Tests and simulations replace them.
+
+    Args:
+        clock: seconds, never stepping back.
+        sleep: waits for so many seconds; a coroutine function for the asynchronous classes.
+        rng: draws the jitter of waits.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Any] | None = None
+    rng: random.Random = field(default_factory=random.Random)
+
+
+class Transport(Protocol):
+    """What `Wire` asks of the network and of time."""
+
+    stop: Any
+    """While set to an event, `sleep` ends early, with `Stopped`, when the event is set."""
+
+    def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
+        """A request to the server."""
+        ...
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        """The answer, read to its end."""
+        ...
+
+    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
+        """As `send`, but a successful answer's body is appended to ``sink(answer)`` as it arrives, up to any cut."""
+        ...
+
+    async def sleep(self, delay_s: float) -> None:
+        """Wait."""
+        ...
+
+    async def close(self) -> None:
+        """Give the connections back."""
+        ...
+
+
+class BlockingTransport:
+    """The seam over `httpx.Client`. Its coroutines never suspend."""
+
+    def __init__(self, server: str, transport: httpx.BaseTransport | None, timing: Timing) -> None:
+        self.stop: threading.Event | None = None
+        self._client = httpx.Client(transport=transport, **_client_options(server))
+        self._owned = transport is None
+        self._sleep = timing.sleep
+
+    def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
+        return self._client.build_request(method, path, headers=dict(headers), content=body)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return self._client.send(request)
+
+    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
+        response = self._client.send(request, stream=True)
+        try:
+            if response.is_success:
+                into = sink(response)
+                for chunk in response.iter_bytes():
+                    into += chunk
+            else:
+                response.read()
+        finally:
+            response.close()
+        return response
+
+    async def sleep(self, delay_s: float) -> None:
+        if self._sleep is not None:
+            self._sleep(delay_s)
+        elif self.stop is not None:
+            self.stop.wait(delay_s)
+        else:
+            time.sleep(delay_s)  # noqa: ASYNC251 - under `blocking` there is no loop to hold up
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped
+
+    async def close(self) -> None:
+        if self._owned:
+            self._client.close()
+
+
+class AsyncioTransport:
+    """The seam over `httpx.AsyncClient`."""
+
+    def __init__(self, server: str, transport: httpx.AsyncBaseTransport | None, timing: Timing) -> None:
+        self.stop: asyncio.Event | None = None
+        self._client = httpx.AsyncClient(transport=transport, **_client_options(server))
+        self._owned = transport is None
+        self._sleep = timing.sleep
+
+    def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
+        return self._client.build_request(method, path, headers=dict(headers), content=body)
+
+    async def send(self, request: httpx.Request) -> httpx.Response:
+        return await self._client.send(request)
+
+    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
+        response = await self._client.send(request, stream=True)
+        try:
+            if response.is_success:
+                into = sink(response)
+                async for chunk in response.aiter_bytes():
+                    into += chunk
+            else:
+                await response.aread()
+        finally:
+            await response.aclose()
+        return response
+
+    async def sleep(self, delay_s: float) -> None:
+        if self._sleep is not None:
+            await self._sleep(delay_s)
+        elif self.stop is not None:
+            try:
+                async with asyncio.timeout(delay_s):
+                    await self.stop.wait()
+            except TimeoutError:
+                pass
+        else:
+            await asyncio.sleep(delay_s)
+        if self.stop is not None and self.stop.is_set():
+            raise Stopped
+
+    async def close(self) -> None:
+        if self._owned:
+            await self._client.aclose()
+
+
+def blocking(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends: everything that it awaits in the end is a `BlockingTransport`."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a blocking call was about to suspend")
+
+
+class Wire:
+    """Calls to one server.
+
+    Raises, from every call: the class of `vennue.core.errors` that the server's problem document names; `Unavailable`
+    when no answer came within what ``retry`` allows.
+    """
+
+    def __init__(self, transport: Transport, retry: Retry, timing: Timing) -> None:
+        self.transport = transport
+        self.clock = timing.clock
+        self.rng = timing.rng
+        self._retry = retry
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        answer: type[T],
+        *,
+        body: msgspec.Struct | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
+    ) -> T:
+        """Send a message or raw bytes and decode the answer."""
+        response = await self.send(method, path, body=body, headers=headers, retry=retry)
+        try:
+            return msgspec.json.decode(response.content, type=answer)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise Unavailable(
+                f"{response.request.url} answered with something that is no {answer.__name__}: {error}",
+                field="server",
+                fix="check that the address is that of a Vennue server, of this version or newer",
+            ) from error
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: msgspec.Struct | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
+    ) -> httpx.Response:
+        """Send a message or raw bytes; the answer as it came."""
+        sent = dict(headers or {})
+        if isinstance(body, msgspec.Struct):
+            body = msgspec.json.encode(body)
+            sent["content-type"] = "application/json"
+        elif body is not None:
+            sent["content-type"] = "application/octet-stream"
+
+        async def attempt() -> httpx.Response:
+            response = await self.transport.send(self.transport.build(method, path, sent, body))
+            _check(response)
+            return response
+
+        return await self._persist(f"{method} {path}", attempt, retry or self._retry)
+
+    async def fetch(self, digest: str) -> bytes:
+        """A blob, verified by its digest. A download that was cut goes on where it stopped.
+
+        Raises:
+            NotFound: the server has no such blob.
+            Unavailable: what arrives does not have this digest.
+        """
+        received = bytearray()
+
+        def sink(response: httpx.Response) -> bytearray:
+            wanted = f"bytes {len(received)}-"
+            if response.status_code != httpx.codes.PARTIAL_CONTENT or not response.headers.get(
+                "content-range", ""
+            ).startswith(wanted):
+                received.clear()
+            return received
+
+        async def attempt() -> bytes:
+            headers = {"accept-encoding": "identity"}
+            if received:
+                headers |= {"range": f"bytes={len(received)}-", "if-range": f'"{digest}"'}
+            response = await self.transport.receive(
+                self.transport.build("GET", f"/v1/blobs/{digest}", headers, None), sink
+            )
+            if response.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                _check(response)
+            found = hashlib.sha256(received).hexdigest()
+            if found == digest:
+                return bytes(received)
+            received.clear()
+            raise _TryAgain(
+                Unavailable(
+                    f"blob {digest} arrives damaged: the SHA-256 of what arrived is {found}",
+                    field="model",
+                    fix="look for a proxy or a cache between here and the server that changes bodies",
+                )
+            )
+
+        return await self._persist(f"GET /v1/blobs/{digest}", attempt, self._retry, progress=lambda: len(received))
+
+    async def store(self, data: bytes, *, again: bool = False) -> Digest:
+        """Upload a blob, unless the server has it (or ``again``), and return its digest."""
+        digest = Digest(hashlib.sha256(data).hexdigest())
+        path = f"/v1/blobs/{digest}"
+        if not again:
+            try:
+                await self.send("HEAD", path)
+            except errors.NotFound:
+                pass
+            else:
+                return digest
+        await self.call("PUT", path, protocol.BlobReceipt, body=data)
+        return digest
+
+    async def _persist(
+        self,
+        what: str,
+        attempt: Callable[[], Awaitable[T]],
+        retry: Retry,
+        progress: Callable[[], int] = lambda: 0,
+    ) -> T:
+        """Try until it succeeds, fails for good, or fails too often without having made progress."""
+        failures, began, reached = 0, 0.0, 0
+        while True:
+            at_least_s, limit = 0.0, retry.attempts
+            try:
+                return await attempt()
+            except _TryAgain as failure:
+                error, at_least_s = failure.error, failure.after_s
+                limit = min(limit, failure.attempts)
+            except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as failure:
+                raise Unavailable(f"{what}: {failure}", field="server", fix="check the server's address") from failure
+            except httpx.TransportError as failure:
+                cause = f"{type(failure).__name__}: {failure}" if str(failure) else type(failure).__name__
+                fix = "check its address, and that it runs"
+                error = Unavailable(f"the server cannot be reached: {cause}", field="server", fix=fix)
+                error.__cause__ = failure
+            now = self.clock()
+            if failures == 0 or progress() > reached:
+                failures, began, reached = 0, now, progress()
+            failures += 1
+            wait_s = retry.wait_s(failures, self.rng, at_least_s)
+            if failures >= limit or not retry.allows(failures, now - began + wait_s):
+                error.add_note(f"{what} failed {failures} times within {now - began:.1f} s")
+                raise error
+            level = logging.INFO if failures <= _QUIET_FAILURES else logging.WARNING
+            log.log(level, "%s failed, trying again in %.1f s: %s", what, wait_s, error.message)
+            await self.transport.sleep(wait_s)
+
+
+class _TryAgain(Exception):
+    """An answer that may be another one next time."""
+
+    def __init__(self, error: VennueError, after_s: float = 0.0, attempts: int = 1_000_000) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.after_s = after_s
+        self.attempts = attempts
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise the error that an answer stands for, if it stands for one."""
+    if response.is_success:
+        return
+    error = error_of(response)
+    status = response.status_code
+    if status in _TRY_AGAIN:
+        raise _TryAgain(error, _retry_after_s(response, error))
+    if status == httpx.codes.INTERNAL_SERVER_ERROR:
+        raise _TryAgain(error, attempts=_DEFECT_ATTEMPTS)
+    raise error
+
+
+def error_of(response: httpx.Response) -> VennueError:
+    """The error that a problem document describes; by the status alone where the answer is something else."""
+    status = response.status_code
+    request = response.request
+    try:
+        problem = msgspec.json.decode(response.content, type=protocol.Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        said = response.text.strip()[:200] if response.headers.get("content-type", "").startswith("text/plain") else ""
+        problem = protocol.Problem(
+            type="",
+            title="",
+            status=status,
+            detail=f"the server answered {status} {response.reason_phrase} {said}".strip(),
+        )
+    kind = _by_code().get(problem.type.rpartition(":")[2]) or _by_status(status)
+    context: dict[str, Any] = {
+        "field": problem.field,
+        "value": problem.value,
+        "limit": problem.limit,
+        "fix": problem.fix,
+    }
+    if kind is errors.IllegalTransition:
+        context["story"] = tuple(problem.story)
+    elif kind is errors.Overloaded:
+        context["retry_after_s"] = problem.retry_after_s or 0.0
+    error = kind(problem.detail or problem.title, **context)
+    error.add_note(f"in answer to {request.method} {request.url}")
+    return error
+
+
+def _retry_after_s(response: httpx.Response, error: VennueError) -> float:
+    """How long the server asks to be left alone: a problem document says it more finely than the header."""
+    if isinstance(error, errors.Overloaded) and error.retry_after_s > 0:
+        return error.retry_after_s
+    header = response.headers.get("retry-after", "")
+    return float(header) if header.isascii() and header.isdigit() else 0.0
+
+
+@functools.cache
+def _by_code() -> dict[str, type[VennueError]]:
+    tree = vars(errors).values()
+    return {kind.code: kind for kind in tree if isinstance(kind, type) and issubclass(kind, VennueError)}
+
+
+def _by_status(status: int) -> type[VennueError]:
+    if status >= 500 or status < 400:
+        return Unavailable
+    known: dict[int, type[VennueError]] = {
+        401: errors.Forbidden,
+        403: errors.Forbidden,
+        404: errors.NotFound,
+        408: Unavailable,
+        409: errors.Conflict,
+        413: errors.TooLarge,
+        429: errors.Overloaded,
+    }
+    return known.get(status, InvalidInput)
+
+
+def _client_options(server: str) -> dict[str, Any]:
+    try:
+        url = httpx.URL(server)
+    except (httpx.InvalidURL, TypeError):
+        url = httpx.URL("")
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise InvalidInput(
+            f"{server!r} is not the address of a server",
+            field="server",
+            value=server,
+            fix='give it as in "http://localhost:8460"',
+        )
+    return {
+        "base_url": url,
+        "timeout": TIMEOUT,
+        "limits": LIMITS,
+        "verify": _tls(),
+        "headers": {"user-agent": f"vennue/{version('vennue')}"},
+        "follow_redirects": True,
+    }
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    """Read the certificate authorities once: it takes longer than everything else that a client needs."""
+    return httpx.create_ssl_context()
