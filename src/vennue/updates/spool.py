@@ -5,8 +5,8 @@ whole, what must be known about it and a checksum are appended, and the file is 
 exists, for this process and for the one after a crash. So several updates arrive at once without waiting for one
 another, and an update is later read through a memory map.
 
-A file is ``body | key and meta (JSON) | trailer``; the trailer is ``body bytes, meta bytes, XXH3-128 of all before, magic,
-version``, little-endian. The last eight bytes, magic and version, keep their place in every version to come.
+A file is ``body | key and meta (JSON) | trailer``; the trailer is body bytes, meta bytes, the XXH3-128 of all before
+it, magic and version, little-endian. The last eight bytes, magic and version, keep their place in all versions to come.
 
 A finished update survives a crash of the process; with ``durable``, a power loss, too.
 """

@@ -1,0 +1,153 @@
+"""The end of a round: from the folded sum to the next model's blob, block by block.
+
+Base model, mean and the strategy's memory are walked together; what comes out is written to the blob store as it is
+computed, so the memory that this takes is a few blocks, for a model of any size. Nothing exists before all of it is
+durable. The new model has the base's header, byte by byte, and the base's integer tensors.
+"""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import Final
+
+import numpy as np
+
+from vennue.core.errors import InvalidInput, InvalidModel
+from vennue.core.ids import Digest
+from vennue.updates.blobs import BlobStore, BlobWriter
+from vennue.updates.codecs import BLOCK_ELEMENTS
+from vennue.updates.fold import Fold
+from vennue.updates.layout import ModelLayout, Tensor
+from vennue.updates.strategies.base import Block, Content, Strategy
+from vennue.updates.tensors import Array, MappedModel, narrowed, peak, widened
+
+STRATEGY_KEY: Final = "vennue.strategy"
+SLOT_KEY: Final = "vennue.slot"
+
+_INFINITE: Final = float("inf")
+
+
+def commit_model(
+    fold: Fold,
+    strategy: Strategy,
+    base: MappedModel,
+    blobs: BlobStore,
+    *,
+    content: Content = "model",
+    round_number: int = 1,
+    memory: Mapping[str, Digest] | None = None,
+) -> tuple[Digest, dict[str, Digest]]:
+    """Store the next model, durably.
+
+    Args:
+        fold: at least one update, of the base's layout.
+        strategy: what makes a model of the mean.
+        base: the model that the round started from.
+        blobs: where the results go, and where the memory comes from.
+        content: what the folded updates are.
+        round_number: which round this ends, from 1.
+        memory: the strategy's slots as the previous round left them; ``None`` at first.
+
+    Returns:
+        The digests of the next model and of each of the strategy's slots.
+
+    Raises:
+        InvalidModel: the strategy's numbers are not finite, or too large for the model's dtype.
+        InvalidInput: the memory is not this strategy's, or not of this model.
+        NotFound: a blob of the memory is gone.
+        StorageError: a result cannot be stored.
+        Exception: whatever a strategy of the user's raises.
+    """
+    slots = [_Slot(name, first, strategy, fold, memory, blobs) for name, first in strategy.slots().items()]
+    with ExitStack() as stack:
+        model_writer = stack.enter_context(blobs.create(size_bytes=base.layout.total_bytes))
+        model_writer.write(base.layout.header)
+        for slot in slots:
+            slot.begin(stack.enter_context(blobs.create(size_bytes=slot.layout.total_bytes)))
+        for tensor in base.layout.tensors:
+            for start, stop in base.blocks(tensor, BLOCK_ELEMENTS):
+                stored = base.read(tensor, start, stop)
+                if tensor.is_floating:
+                    block = Block(
+                        base=widened(stored, tensor.dtype, np.empty(stop - start, fold.dtype)),
+                        reported=fold.mean(tensor, start, stop),
+                        content=content,
+                        round_number=round_number,
+                    )
+                    arrays = {slot.name: slot.read(tensor, start, stop) for slot in slots}
+                    stored = narrowed(_stepped(strategy, block, arrays), tensor.dtype)
+                    _check_finite(stored, tensor.dtype, f"{strategy.name}: {tensor.name}")
+                    for slot in slots:
+                        slot.write(tensor, arrays[slot.name])
+                model_writer.write(stored.view(np.uint8).data)
+        kept = {slot.name: slot.commit() for slot in slots}
+        return model_writer.commit(), kept
+
+
+class _Slot:
+    """One of the numbers that a strategy remembers per number of the model: read from a blob, written to the next."""
+
+    def __init__(
+        self,
+        name: str,
+        first: float,
+        strategy: Strategy,
+        fold: Fold,
+        memory: Mapping[str, Digest] | None,
+        blobs: BlobStore,
+    ) -> None:
+        self.name = name
+        self._first = first
+        self._dtype = fold.dtype
+        specs = [(tensor.name, f"F{8 * fold.dtype.itemsize}", tensor.shape) for tensor in fold.layout.floating]
+        metadata = {STRATEGY_KEY: strategy.name, SLOT_KEY: name}
+        self.layout = ModelLayout.of(specs, metadata, keep_order=True)
+        self._before: MappedModel | None = None
+        if memory is not None:
+            if name not in memory:
+                raise InvalidInput(f"{strategy.name} remembers {name}, which is missing", field=f"memory.{name}")
+            self._before = MappedModel(blobs.path(memory[name]))
+            if self._before.layout.header != self.layout.header:
+                raise InvalidInput(
+                    f"it is not what {strategy.name} remembers of this model",
+                    field=f"memory.{name}",
+                    value=memory[name],
+                    fix="begin without memory when the strategy, its accumulator or the model changes",
+                )
+
+    def begin(self, writer: BlobWriter) -> None:
+        self._writer = writer
+        writer.write(self.layout.header)
+
+    def read(self, tensor: Tensor, start: int, stop: int) -> Array:
+        if self._before is None:
+            return np.full(stop - start, self._first, self._dtype)
+        return self._before.read(self.layout.by_name[tensor.name], start, stop).copy()
+
+    def write(self, tensor: Tensor, values: Array) -> None:
+        _check_finite(values, self.layout.by_name[tensor.name].dtype, f"memory.{self.name}: {tensor.name}")
+        self._writer.write(values.view(np.uint8).data)
+
+    def commit(self) -> Digest:
+        return self._writer.commit()
+
+
+def _stepped(strategy: Strategy, block: Block, memory: Mapping[str, Array]) -> Array:
+    with np.errstate(all="ignore"):  # what is not finite is refused below, and fails this job only
+        values = np.asarray(strategy.step(block, memory), order="C")
+    if values.shape != block.base.shape:
+        raise InvalidModel(
+            f"the strategy {strategy.name} returned another shape",
+            field="strategy",
+            value=str(values.shape),
+            limit=str(block.base.shape),
+        )
+    return values
+
+
+def _check_finite(stored: Array, dtype: str, field: str) -> None:
+    if peak(stored, dtype) == _INFINITE:
+        raise InvalidModel(
+            "the strategy's result is not finite",
+            field=field,
+            fix="lower the server's learning rate, or use a robust strategy if devices report extreme numbers",
+        )

@@ -1,0 +1,71 @@
+"""The running weighted sum of updates, in place: what an open round costs is this, however many devices report.
+
+A fold holds one number per floating number of the model, in float32 or float64, and a block of scratch. Updates are
+checked before they come here, and are added whole, so nothing is ever half applied. The order of updates does not
+matter beyond rounding.
+
+Each block of an update is multiplied into the scratch and added to the sum while it is in the second-level cache:
+memory sees one read of the update, one read and one write of the sum.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from vennue.updates.codecs import BLOCK_ELEMENTS, Codec
+from vennue.updates.layout import ModelLayout, Tensor
+from vennue.updates.tensors import Array, MappedModel
+
+Accumulator: TypeAlias = Literal["float32", "float64"]
+
+MAX_MAGNITUDE: Final = 2.0**60
+"""The largest number that an update may hold. No model has such numbers, but the sum of them, of ten million updates
+with the largest weight, still fits float32, and so do a strategy's squares: no device alone makes a round overflow."""
+MIN_WEIGHT: Final = 1e-6
+MAX_WEIGHT: Final = 1e9
+
+
+class Fold:
+    """Σ weight · update over the floating tensors of a layout. One thread at a time.
+
+    Args:
+        layout: the round's model.
+        accumulator: the dtype of the sum. A model that holds F64 is summed in float64 in any case.
+    """
+
+    def __init__(self, layout: ModelLayout, accumulator: Accumulator = "float32") -> None:
+        self.layout = layout
+        is_wide = accumulator == "float64" or any(tensor.dtype == "F64" for tensor in layout.floating)
+        self.dtype: np.dtype[np.float32 | np.float64] = np.dtype(np.float64 if is_wide else np.float32)
+        self.weight = 0.0
+        """Σ weight."""
+        self.updates = 0
+        self._sums = np.zeros(sum(tensor.elements for tensor in layout.floating), self.dtype)
+        self._scratch = np.empty(BLOCK_ELEMENTS, self.dtype)
+        self._at: dict[str, slice] = {}
+        position = 0
+        for tensor in layout.floating:
+            self._at[tensor.name] = slice(position, position + tensor.elements)
+            position += tensor.elements
+
+    def add(self, update: MappedModel, codec: Codec, weight: float) -> None:
+        """Add a checked update. Takes time in proportion to its bytes, and no memory."""
+        for tensor in self.layout.floating:
+            codec.add(update, tensor, weight, self._sums[self._at[tensor.name]], self._scratch)
+        self.weight += weight
+        self.updates += 1
+
+    def mean(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
+        """The weighted mean of elements ``start`` to ``stop`` of a floating tensor, flat, as a new array."""
+        sums = self._sums[self._at[tensor.name]]
+        return np.divide(sums[start:stop], self.dtype.type(self.weight))
+
+    def result(self) -> dict[str, Array]:
+        """The weighted mean of each floating tensor, in its shape and in the accumulator's dtype."""
+        return {tensor.name: self.mean(tensor).reshape(tensor.shape) for tensor in self.layout.floating}
+
+    def clear(self) -> None:
+        """Begin anew: no update was added."""
+        self._sums[...] = 0
+        self.weight = 0.0
+        self.updates = 0
