@@ -1,0 +1,19 @@
+"""What a server counts as it goes, for telemetry."""
+
+import msgspec
+
+
+class Counters(msgspec.Struct):
+    """What has happened since the start, for telemetry. Only ever grows."""
+
+    check_ins: int = 0
+    tasks: int = 0
+    """Answers to check-ins and declines that held a task."""
+    reports: int = 0
+    duplicates: int = 0
+    refused_reports: int = 0
+    report_bytes: int = 0
+    commits: int = 0
+    failed_commits: int = 0
+    policy_failures: int = 0
+    ledger_failures: int = 0

@@ -1,0 +1,224 @@
+"""The selector: what devices ask of the pool, from check-in to report.
+
+A check-in is the hot path: one event, one token, no waiting, unless the attempt that the device is bound to is itself
+not durable yet. A report is counted after it is durable in the data plane, and acknowledged after it is counted.
+"""
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from vennue.control.coordinator import Coordinator
+from vennue.control.dataplane import Body
+from vennue.control.pacing import Pacing
+from vennue.control.tokens import Tokens
+from vennue.core.binding import Assignment, Outcome
+from vennue.core.errors import InvalidInput, NotFound, TooLate, VennueError
+from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
+from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
+from vennue.protocol import CheckInAnswer, CheckInRequest, DeclineRequest, ReportReceipt, Task
+
+MAX_DEVICE_NAME: Final = 128
+HINT_S: Final = 0.25
+"""How old the pool-wide picture may be by which idle devices are paced."""
+
+_ENDINGS: Final = {
+    Outcome.DECLINED: "the device declined it",
+    Outcome.ABORTED: "the device aborted it",
+    Outcome.LOST: "its lease ran out, or the device checked in with other attributes",
+    Outcome.CLOSED: "its round closed without it",
+}
+
+
+class Selector:
+    """Serves the devices of one pool. All methods belong to the coordinator's event loop.
+
+    Args:
+        coordinator: started.
+        pacing: when devices that found no task come back.
+        rng: of the draws for random plans and of the spread of ``retry_after_s``.
+    """
+
+    def __init__(self, coordinator: Coordinator, pacing: Pacing, rng: random.Random) -> None:
+        self._coordinator = coordinator
+        self._tokens = Tokens(coordinator.secret)
+        self._pacing = pacing
+        self._rng = rng
+        self._hint_until = -float("inf")
+        self._active_bits = 0
+        self._short_bits = 0
+
+    def check_in(self, request: CheckInRequest) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
+        """Bind a device, or tell it when to come back.
+
+        Returns:
+            The answer, and what to wait for before it is given (usually nothing).
+
+        Raises:
+            InvalidInput: the device's name or attributes make no sense.
+        """
+        device = DeviceId(request.device)
+        if not 0 < len(device) <= MAX_DEVICE_NAME or not device.isprintable():
+            raise InvalidInput(
+                f"must be 1 to {MAX_DEVICE_NAME} printable characters",
+                field="device",
+                value=device[:MAX_DEVICE_NAME],
+                fix="give the device a stable name of its own",
+            )
+        coordinator = self._coordinator
+        coordinator.counters.check_ins += 1
+        registry = coordinator.pool.registry
+        profile = registry.profile_of_raw(bytes(request.attributes))
+        assignment = coordinator.apply(
+            CheckIn(
+                device,
+                profile,
+                draw=self._rng.random(),
+                declined=frozenset(map(JobId, request.declined)) if request.declined else None,
+            )
+        )
+        if assignment is None:
+            return self._come_back(registry.signature(profile)), None
+        return self._offer(assignment)
+
+    def accept(self, id: AssignmentId, token: str) -> tuple[Task, asyncio.Future[None] | None]:
+        """The device takes the task: the same task, with the lease that covers the work."""
+        device = self._device(id, token)
+        assignment = self._coordinator.apply(Accept(id, device))
+        return self._task(assignment), self._coordinator.unsaved(assignment.attempt)
+
+    def decline(
+        self, id: AssignmentId, token: str, request: DeclineRequest
+    ) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
+        """The device does not take the task: its next one, or when to come back."""
+        device = self._device(id, token)
+        signature = self._live(id).signature
+        assignment = self._coordinator.apply(
+            Decline(
+                id,
+                device,
+                request.reason[:200],
+                draw=self._rng.random(),
+                declined=frozenset(map(JobId, request.declined)) if request.declined else None,
+            )
+        )
+        return (self._come_back(signature), None) if assignment is None else self._offer(assignment)
+
+    def abort(self, id: AssignmentId, token: str, request: DeclineRequest) -> None:
+        """The device gives up a task that it had taken; its slot is free again."""
+        device = self._device(id, token)
+        self._live(id)
+        self._coordinator.apply(Abort(id, device, request.reason[:200]))
+
+    async def report(
+        self, id: AssignmentId, token: str, weight: float, metrics: Mapping[str, float], body: Body
+    ) -> ReportReceipt:
+        """Take a device's update: make it durable, count it, acknowledge it. Repeating it changes nothing.
+
+        Raises:
+            Forbidden: the assignment is somebody else's.
+            TooLate: it has ended; the message says how.
+            InvalidUpdate: the update does not fit the round's model.
+        """
+        device = self._device(id, token)
+        coordinator = self._coordinator
+        counters = coordinator.counters
+        earlier = coordinator.data.receipt(id)
+        if earlier is None:
+            try:
+                self._live(id)
+                receipt = await coordinator.data.receive(id, weight, metrics, body)
+                assert receipt.sha256 is not None, "the data plane computes it"
+                counted = await self._count(id, device, receipt.sha256)
+            except VennueError:
+                # Two uploads of one report may race; the one that comes second is answered like a repeat.
+                earlier = coordinator.data.receipt(id)
+                if earlier is None:
+                    counters.refused_reports += 1
+                    raise
+            else:
+                if counted:
+                    counters.reports += 1
+                    counters.report_bytes += receipt.body_bytes
+                    return ReportReceipt(assignment=id, sha256=receipt.sha256)
+                earlier = receipt.sha256
+        counters.duplicates += 1
+        return ReportReceipt(assignment=id, sha256=earlier, duplicate=True)
+
+    async def _count(self, id: AssignmentId, device: DeviceId, sha256: Digest) -> bool:
+        """Count a durable report; whether it was counted now. One that does not count is dropped."""
+        coordinator = self._coordinator
+        try:
+            counted: bool = coordinator.apply(Report(id, device))
+        except VennueError:
+            await coordinator.data.drop(id)
+            raise
+        if counted:
+            coordinator.data.count(id, sha256)
+        await coordinator.settled()
+        return counted
+
+    # -- helpers ----------------------------------------------------------------------------------------------------
+
+    def _device(self, id: AssignmentId, token: str) -> DeviceId:
+        if job_of(attempt_of(id)) not in self._coordinator.pool.jobs:
+            raise NotFound(f"there is no assignment {id[:200]}", field="assignment", value=id[:200])
+        return self._tokens.device(id, token)
+
+    def _live(self, id: AssignmentId) -> Assignment:
+        """The live assignment; `TooLate`, with how it ended, when it is over."""
+        try:
+            return self._coordinator.pool.table.live(id)
+        except NotFound:
+            end = self._coordinator.end_of(id)
+            how = _ENDINGS.get(Outcome(end)) if end is not None else None
+            raise TooLate(
+                f"assignment {id} is over: {how or 'its round has closed'}",
+                field="assignment",
+                value=id,
+                fix="check in again",
+            ) from None
+
+    def _offer(self, assignment: Assignment) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
+        coordinator = self._coordinator
+        coordinator.counters.tasks += 1
+        return CheckInAnswer(task=self._task(assignment)), coordinator.unsaved(assignment.attempt)
+
+    def _come_back(self, signature: Signature) -> CheckInAnswer:
+        self._refresh_hint()
+        retry_after_s = self._pacing.retry_after_s(
+            active=bool(signature & self._active_bits),
+            short=bool(signature & self._short_bits),
+            draw=self._rng.random(),
+        )
+        return CheckInAnswer(retry_after_s=retry_after_s)
+
+    def _task(self, assignment: Assignment) -> Task:
+        coordinator = self._coordinator
+        job = coordinator.pool.jobs[assignment.job]
+        attempt = job.attempt
+        assert attempt is not None, "a live assignment belongs to an open attempt"
+        return Task(
+            assignment=assignment.id,
+            token=self._tokens.issue(assignment.id, assignment.device),
+            job=job.id,
+            name=job.spec.name,
+            round=attempt.round,
+            model=attempt.model,
+            expires_in_s=max(0.0, assignment.expires_at - coordinator.pool.now),
+            private_requirement=None if job.private is None else job.private.text,
+            config=attempt.config,
+        )
+
+    def _refresh_hint(self) -> None:
+        pool = self._coordinator.pool
+        if pool.now < self._hint_until:
+            return
+        self._hint_until = pool.now + HINT_S
+        self._active_bits = self._short_bits = 0
+        for bit in pool.registry.bits():
+            self._active_bits |= 1 << bit
+        for request in pool.table.requests():
+            if request.needs > 0:
+                self._short_bits |= 1 << request.bit

@@ -1,0 +1,165 @@
+"""What the pool looks like from outside: its state as the messages of `vennue.protocol`.
+
+Views are values: they are made at one moment and share nothing with the pool.
+"""
+
+from collections import Counter
+
+from vennue.control.explain import Explainer
+from vennue.core.effects import AttemptRecord
+from vennue.core.ids import Signature
+from vennue.core.job import Job, JobSpec
+from vennue.core.pool import Pool
+from vennue.core.requirement import Requirement
+from vennue.core.round import Attempt
+from vennue.protocol import (
+    JobView,
+    OfferView,
+    PlanRegionView,
+    PlanView,
+    PoolView,
+    RegionView,
+    RequirementView,
+    RoundView,
+)
+from vennue.state.ledger import CommitRecord
+
+RECENT_S = 900.0
+"""The span of the pool's present check-in rate."""
+ANY_DEVICE = Requirement.parse("true")
+
+
+def job_view(job: Job, explainer: Explainer, now: float) -> JobView:
+    """A job, with its open round and the reason for its state."""
+    attempt = job.attempt
+    return JobView(
+        id=job.id,
+        spec=job.spec,
+        state=job.state.value,
+        committed_rounds=job.committed,
+        model=job.model,
+        submitted_at=job.submitted_at,
+        ended_at=job.ended_at,
+        jct_s=None if job.ended_at is None else job.ended_at - job.submitted_at,
+        scheduling_delay_s=job.scheduling_delay_s,
+        collection_s=job.collection_s,
+        devices_bound=job.attained + (0 if attempt is None else attempt.request.bound),
+        reason=explainer.reason(job),
+        open_round=None if attempt is None else open_round_view(job, attempt, now),
+    )
+
+
+def open_round_view(job: Job, attempt: Attempt, now: float) -> RoundView:
+    """The round in progress. An asynchronous job's is the model update that its next commit makes."""
+    return RoundView(
+        job=job.id,
+        round=job.committed + 1,
+        attempt=attempt.number,
+        state=attempt.state.value,
+        demand=attempt.spec.demand,
+        bound=attempt.request.bound,
+        reported=len(attempt.request.reported),
+        model=attempt.model,
+        opened_at=attempt.opened_at,
+        deadline_in_s=max(0.0, attempt.deadline_at - now),
+        scheduling_delay_s=attempt.scheduling_delay_s,
+    )
+
+
+def closed_round_view(attempt: AttemptRecord, spec: JobSpec) -> RoundView:
+    """A round whose latest attempt did not commit."""
+    return RoundView(
+        job=attempt.job,
+        round=attempt.round,
+        attempt=attempt.number,
+        state=attempt.state.value,
+        demand=spec.demand,
+        bound=attempt.bound,
+        reported=attempt.reported,
+        model=attempt.model,
+        opened_at=attempt.opened_at,
+        closed_at=attempt.closed_at,
+        scheduling_delay_s=attempt.scheduling_delay_s,
+        reason=attempt.reason,
+    )
+
+
+def committed_round_view(commit: CommitRecord, attempt: AttemptRecord, spec: JobSpec) -> RoundView:
+    """A committed round (for an asynchronous job, one model update of its attempt)."""
+    return RoundView(
+        job=commit.job,
+        round=commit.round,
+        attempt=attempt.number,
+        state="committed",
+        demand=spec.demand,
+        bound=attempt.bound,
+        reported=commit.reports,
+        model=attempt.model,
+        opened_at=attempt.opened_at,
+        closed_at=commit.committed_at,
+        scheduling_delay_s=attempt.scheduling_delay_s,
+        collection_s=max(0.0, commit.committed_at - attempt.opened_at - attempt.scheduling_delay_s),
+        result=commit.result,
+        weight=commit.weight,
+        metrics=commit.metrics,
+    )
+
+
+def pool_view(
+    pool: Pool, explainer: Explainer, *, policy: str, now: float, started_at: float, check_ins: int
+) -> PoolView:
+    """The pool: its regions, requirements and what is going on."""
+    requests = pool.table.requests()
+    return PoolView(
+        policy=policy,
+        uptime_s=now - started_at,
+        check_ins=check_ins,
+        check_ins_per_s=pool.supply.recent_rate(ANY_DEVICE, now, span_s=RECENT_S),
+        live_assignments=len(pool.table.assignments()),
+        jobs=job_counts(pool),
+        requirements=[
+            RequirementView(
+                bit=bit,
+                text=pool.registry.requirement(bit).text,
+                supply_per_s=explainer.rate_per_s(bit),
+                jobs=[job.id for job in pool.jobs.values() if job.bit == bit and not job.state.terminal],
+                needs=sum(max(0, request.needs) for request in requests if request.bit == bit),
+            )
+            for bit in pool.registry.bits()
+        ],
+        regions=[
+            RegionView(signature=f"{signature:x}", requirements=_requirements(pool, signature), supply_per_s=rate)
+            for signature, rate in explainer.rates.items()
+        ],
+    )
+
+
+def job_counts(pool: Pool) -> dict[str, int]:
+    """How many jobs there are in each state."""
+    return dict(Counter(job.state.value for job in pool.jobs.values()))
+
+
+def plan_view(pool: Pool, explainer: Explainer, *, policy: str) -> PlanView:
+    """The plan in force, over the regions with supply."""
+    plan = pool.plan()
+    regions = []
+    for signature, rate in explainer.rates.items():
+        offers = []
+        for offer in plan.offers(signature):
+            request = pool.table.request(offer.attempt)
+            if request is not None:
+                tier_s = None if offer.tier is None else (offer.tier.low_s, offer.tier.high_s)
+                offers.append(OfferView(attempt=offer.attempt, job=request.job, needs=request.needs, tier_s=tier_s))
+        regions.append(
+            PlanRegionView(
+                signature=f"{signature:x}",
+                requirements=_requirements(pool, signature),
+                supply_per_s=rate,
+                offers=offers,
+            )
+        )
+    return PlanView(policy=policy, plans=pool.plans, regions=regions)
+
+
+def _requirements(pool: Pool, signature: Signature) -> list[str]:
+    return [pool.registry.requirement(bit).text for bit in pool.registry.bits() if signature >> bit & 1]

@@ -1,0 +1,145 @@
+"""The server's configuration: one typed object, with defaults that work on one machine.
+
+The environment (`ServerConfig.from_environment`) and the command line only fill it in; nothing else in the server
+reads either. Validation happens when it is made, so a server never starts on a configuration that makes no sense.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from vennue.control.pacing import Pacing
+from vennue.core.errors import InvalidInput
+from vennue.core.job import Setting
+
+GIB = 2**30
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one caller may ask of the server. Sizes in bytes, durations in seconds."""
+
+    json_bytes: int = 2**20
+    """The largest JSON body."""
+    check_in_bytes: int = 64 * 1024
+    """The largest check-in."""
+    blob_bytes: int = 4 * GIB
+    """The largest model. A report may be as large as its round's model."""
+    idle_body_s: float = 60.0
+    """A body of which nothing arrives for this long is given up."""
+    wait_s: float = 60.0
+    """The longest long poll; a client that asks for more gets this."""
+    waiters: int = 10_000
+    """Long polls at once; more are told to come back."""
+    connections: int = 16_384
+    """Connections at once; more wait in the kernel's queue."""
+    uploads: int = 256
+    """Reports and models being received at once; more are told to come back."""
+
+
+class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that ``vennue serve`` can be told."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on; ``0.0.0.0`` for every one of this machine's."""
+    port: int = 8765
+    """0 takes a free port; the server says which."""
+    data_dir: Path = Path("vennue-data")
+    """Where the ledger, models and reports live. One server at a time may use it."""
+    policy: str = "venn-sched"
+    parameters: dict[str, Setting] = {}
+    """The policy's parameters."""
+    seed: int = 0
+    """Of the lottery that ``random-order`` uses."""
+    replan_interval_s: float = 0.0
+    """Least time between two plans."""
+    accept_lease_s: float = 30.0
+    """How long a device may take to answer to a private requirement."""
+    pacing: Pacing = Pacing()
+    """When devices that found no task come back."""
+    admission_window_s: float = 86_400.0
+    """Jobs above all observed supply are refused once the pool has been observed for this long."""
+    limits: Limits = Limits()
+    drain_s: float = 10.0
+    """At a stop, how long requests and commits in flight may take."""
+    durable_blobs: bool = True
+    """Whether models and aggregates survive a power loss, and not only a crash of the process."""
+    validate: bool = False
+    """Check the core's invariants after every event: for tests, at a high cost."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise _bad("port", self.port, "must be 0 to 65535", "0 takes a free port")
+        if not self.host:
+            raise _bad("host", self.host, "must be an address", "127.0.0.1 for this machine only, 0.0.0.0 for all")
+        for field in ("accept_lease_s", "admission_window_s", "drain_s", "replan_interval_s"):
+            value = getattr(self, field)
+            if not 0 <= value < float("inf"):
+                raise _bad(field, value, "must be 0 or more seconds", "give a duration")
+        for name, value in msgspec.structs.asdict(self.limits).items():
+            if not 0 < value < float("inf"):
+                raise _bad(f"limits.{name}", value, "must be above 0", "leave it out for the default")
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str] = os.environ, **flags: Any) -> Self:
+        """The configuration from ``VENNUE_*`` variables, over which ``flags`` that are not None take precedence.
+
+        A variable is named for its field, ``VENNUE_PORT`` or ``VENNUE_LIMITS_BLOB_BYTES``; what is not text is
+        written as in JSON. Variables of other parts of Vennue are left alone.
+
+        Raises:
+            InvalidInput: a value that makes no sense; the error names the variable or flag.
+        """
+        values: dict[str, Any] = {}
+        for path, kind in _leaves(cls):
+            name = "VENNUE_" + "_".join(path).upper()
+            if name in environ:
+                _place(values, path, _parse(name, environ[name], kind))
+        values |= {flag: value for flag, value in flags.items() if value is not None}
+        try:
+            return msgspec.convert(values, cls, dec_hook=_decode_path)
+        except msgspec.ValidationError as error:
+            raise InvalidInput(str(error), field="configuration") from error
+
+
+def _leaves(kind: type[msgspec.Struct], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], Any]]:
+    leaves: list[tuple[tuple[str, ...], Any]] = []
+    for field in msgspec.structs.fields(kind):
+        here = (*path, field.name)
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            leaves += _leaves(field.type, here)
+        else:
+            leaves.append((here, field.type))
+    return leaves
+
+
+def _place(values: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    for name in path[:-1]:
+        values = values.setdefault(name, {})
+    values[path[-1]] = value
+
+
+def _parse(name: str, text: str, kind: Any) -> Any:
+    if kind is str or kind is Path:
+        return text
+    if kind is bool:
+        try:
+            return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[text.lower()]
+        except KeyError:
+            raise _bad(name, text, "must be 1 or 0", "1 for yes, 0 for no") from None
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise InvalidInput(f"{error}, got {text!r}", field=name, value=text, fix="write the value as in JSON") from None
+
+
+def _decode_path(kind: type, value: object) -> Any:
+    if kind is Path and isinstance(value, str | os.PathLike):
+        return Path(value)
+    raise NotImplementedError(f"{kind} in a configuration")
+
+
+def _bad(field: str, value: object, message: str, fix: str) -> InvalidInput:
+    return InvalidInput(f"{message}, got {value!r}", field=field, value=value, fix=fix)

@@ -1,0 +1,238 @@
+"""Requests and answers: the thin layer between RSGI, granian's interface, and the routes.
+
+It enforces what holds for every request, whatever it asks: a body is no larger than its limit (refused by its
+Content-Length before a byte is read), arrives whole and keeps arriving, and JSON is JSON of the expected shape.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qs
+
+import msgspec
+
+from vennue.core.errors import InvalidInput, TooLarge
+from vennue.server.problems import RequestError
+
+Headers = list[tuple[str, str]]
+Message = TypeVar("Message")
+
+
+class Scope(Protocol):
+    """What granian says of a request."""
+
+    method: str
+    path: str
+    query_string: str
+    headers: Any
+
+
+class Transport(Protocol):
+    """Granian's half of a request: its body, and the means to answer. See the RSGI specification."""
+
+    async def __call__(self) -> bytes: ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def client_disconnect(self) -> None: ...
+
+    def response_empty(self, status: int, headers: Headers) -> None: ...
+
+    def response_bytes(self, status: int, headers: Headers, body: bytes) -> None: ...
+
+    def response_file(self, status: int, headers: Headers, file: str) -> None: ...
+
+    def response_file_range(self, status: int, headers: Headers, file: str, start: int, end: int) -> None: ...
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a handler returns: a message (or bytes) with a status and headers, or bytes of a file."""
+
+    status: int = 200
+    headers: Headers = []
+    body: bytes = b""
+    file: Path | None = None
+    """Send this file's bytes from ``start`` to ``stop``, without reading them into memory."""
+    start: int = 0
+    stop: int = 0
+
+
+def json_answer(message: object, *, status: int = 200, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+    """An answer in JSON."""
+    body = msgspec.json.encode(message)
+    return Answer(status=status, headers=[("content-type", "application/json"), *headers], body=body)
+
+
+def send(transport: Transport, answer: Answer, *, without_body: bool = False) -> None:
+    """Hand an answer to granian."""
+    headers = answer.headers
+    if answer.file is not None:
+        headers = [*headers, ("content-length", str(answer.stop - answer.start))]
+        if without_body or answer.stop == answer.start:
+            transport.response_empty(answer.status, headers)
+        elif answer.status == 206:
+            transport.response_file_range(answer.status, headers, os.fspath(answer.file), answer.start, answer.stop)
+        else:
+            transport.response_file(answer.status, headers, os.fspath(answer.file))
+    elif without_body:
+        transport.response_empty(answer.status, [*headers, ("content-length", str(len(answer.body)))])
+    elif answer.body:
+        transport.response_bytes(answer.status, headers, answer.body)
+    else:
+        transport.response_empty(answer.status, headers)
+
+
+class Request:
+    """One request, as a route's handler sees it.
+
+    ``params`` holds the values of the path's placeholders.
+    """
+
+    __slots__ = ("_idle_s", "_query", "_transport", "params", "scope")
+
+    def __init__(self, scope: Scope, transport: Transport, params: dict[str, str], idle_s: float) -> None:
+        self.params = params
+        self.scope = scope
+        self._transport = transport
+        self._idle_s = idle_s
+        self._query: dict[str, list[str]] | None = None
+
+    @property
+    def method(self) -> str:
+        """As in GET or PUT."""
+        return self.scope.method
+
+    def header(self, name: str) -> str | None:
+        """A header's value, the last one if it was sent several times."""
+        value: str | None = self.scope.headers.get(name.lower())
+        return value
+
+    def query(self, name: str) -> str | None:
+        """A query parameter's value, the last one if it was sent several times."""
+        if self._query is None:
+            self._query = parse_qs(self.scope.query_string, keep_blank_values=True)
+        values = self._query.get(name)
+        return values[-1] if values else None
+
+    def number(self, name: str, default: float, *, least: float, most: float) -> float:
+        """A numeric query parameter.
+
+        Raises:
+            InvalidInput: it is no number, or out of bounds.
+        """
+        text = self.query(name)
+        if text is None:
+            return default
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")
+        if not least <= value <= most:
+            raise InvalidInput(
+                f"must be a number from {least:g} to {most:g}, got {text[:80]!r}",
+                field=name,
+                value=text[:80],
+                limit=most,
+                fix=f"leave it out for {default:g}",
+            )
+        return value
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            TooLarge: it is, or claims to be, longer than ``limit`` bytes.
+            RequestError: it was cut off, or stopped arriving.
+        """
+        return b"".join([chunk async for chunk in self.chunks(limit)])
+
+    async def chunks(self, limit: int) -> AsyncIterator[bytes]:
+        """The body as it arrives; raises as `body` does."""
+        expected = content_length(self.scope, limit)
+        received = 0
+        stream = aiter(self._transport)
+        while True:
+            try:
+                async with asyncio.timeout(self._idle_s):
+                    chunk = await anext(stream)
+            except StopAsyncIteration:
+                break
+            except TimeoutError:
+                raise RequestError(
+                    f"nothing of the body arrived for {self._idle_s:g} s",
+                    status=408,
+                    field="body",
+                    value=received,
+                    limit=expected,
+                    fix="send it again",
+                ) from None
+            received += len(chunk)
+            if received > limit:
+                raise too_large(received, limit)
+            if chunk:
+                yield chunk
+        if expected is not None and received != expected:
+            raise RequestError(
+                "the body was cut off", status=400, field="body", value=received, limit=expected, fix="send it whole"
+            )
+
+    async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int) -> Message:
+        """The body as a message; an empty body counts as ``{}``."""
+        return decode(decoder, await self.body(limit) or b"{}")
+
+    async def disconnected(self) -> None:
+        """Return when the client has gone away."""
+        await self._transport.client_disconnect()
+
+
+Handler = Callable[[Request], Awaitable[Answer]]
+
+
+def content_length(scope: Scope, limit: int) -> int | None:
+    """The announced length of the body, or None.
+
+    Raises:
+        TooLarge: it is above the limit. The body stays unread.
+    """
+    text: str | None = scope.headers.get("content-length")
+    if text is None:
+        return None
+    length = int(text)  # granian has refused what is not a number
+    if length > limit:
+        raise too_large(length, limit)
+    return length
+
+
+def too_large(length: int, limit: int) -> TooLarge:
+    """The error for a body of ``length`` bytes."""
+    return TooLarge(
+        f"the body has {length} bytes or more, {limit} are allowed", field="body", value=length, limit=limit
+    )
+
+
+_AT: Final = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+
+
+def decode(decoder: "msgspec.json.Decoder[Message]", data: bytes) -> Message:
+    """JSON as a message.
+
+    Raises:
+        RequestError: it is no JSON (400), or not of the expected shape (422).
+    """
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        at = _AT.search(text)
+        message = text[: at.start()] if at else text
+        raise RequestError(
+            f"{message[:1].lower()}{message[1:]}",
+            status=422,
+            field=(at["path"] if at else "") or "body",
+            fix="the description at /openapi.json has the fields and their types",
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not JSON: {error}", status=400, field="body", fix="send JSON") from None

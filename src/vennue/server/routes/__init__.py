@@ -1,0 +1,26 @@
+"""The routes, one file per caller: devices, job owners, both (blobs) and operators."""
+
+from vennue.control.coordinator import Coordinator
+from vennue.control.selector import Selector
+from vennue.server.config import Limits
+from vennue.server.routes.blobs import BlobRoutes
+from vennue.server.routes.devices import DeviceRoutes
+from vennue.server.routes.jobs import JobRoutes
+from vennue.server.routes.operators import OperatorRoutes
+from vennue.server.routing import Route
+from vennue.server.telemetry import Telemetry
+
+
+def all_routes(
+    coordinator: Coordinator, selector: Selector, limits: Limits, version: str, telemetry: Telemetry
+) -> list[Route]:
+    """Every route, described at ``/openapi.json``."""
+    operators = OperatorRoutes(coordinator, limits, version, telemetry)
+    routes = [
+        *DeviceRoutes(selector, limits).routes(),
+        *JobRoutes(coordinator, limits).routes(),
+        *BlobRoutes(coordinator, limits).routes(),
+        *operators.routes(),
+    ]
+    operators.describe(routes)
+    return routes

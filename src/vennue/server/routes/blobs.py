@@ -1,0 +1,147 @@
+"""Routes for blobs: models up and down, named by their SHA-256, immutable, and so cacheable for ever by anybody.
+
+Any HTTP cache in front just works: strong ETags, one range at a time (RFC 9110, section 14), ``immutable``.
+"""
+
+import re
+from typing import Any, Final
+
+from vennue.control.coordinator import Coordinator
+from vennue.core.errors import NotFound
+from vennue.core.ids import Digest
+from vennue.protocol import BlobReceipt
+from vennue.server.config import Limits
+from vennue.server.http import Answer, Headers, Request, content_length, json_answer
+from vennue.server.problems import RequestError
+from vennue.server.routing import BINARY, Parameter, Reply, Route
+from vennue.updates.blobs import check_digest
+
+_RANGE: Final = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
+_DIGEST: Final = Parameter(
+    name="sha256", where="path", required=True, schema={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+    text="The blob's SHA-256, in lower-case hexadecimal.",
+)  # fmt: skip
+
+
+class BlobRoutes:
+    """Handlers for blobs."""
+
+    def __init__(self, coordinator: Coordinator, limits: Limits) -> None:
+        self._data = coordinator.data
+        self._limits = limits
+
+    def routes(self) -> list[Route]:
+        """The routes of these handlers."""
+        common: dict[str, Any] = {"path": "/v1/blobs/{sha256}", "tag": "blob", "handler": self.get}
+        reading = (
+            _DIGEST,
+            Parameter(name="Range", where="header", schema={"type": "string"}, text="One range, as in `bytes=1000-`."),
+            Parameter(name="If-None-Match", where="header", schema={"type": "string"}, text="ETags at hand."),
+            Parameter(
+                name="If-Range", where="header", schema={"type": "string"}, text="Apply `Range` to this ETag only."
+            ),
+        )
+        return [
+            Route(
+                method="PUT", path="/v1/blobs/{sha256}", handler=self.put, name="putBlob", tag="blob",
+                text="Store a blob under its SHA-256, which is checked. A blob that is there already is left alone.",
+                parameters=(_DIGEST,), body=BINARY, problems=(422,),
+                replies=(
+                    Reply(status=201, text="The blob is durable.", body=BlobReceipt),
+                    Reply(status=200, text="The blob was there already.", body=BlobReceipt),
+                ),
+            ),
+            Route(
+                method="GET", name="getBlob", text="A blob, or a range of it.", parameters=reading,
+                problems=(404, 416, 422),
+                replies=(
+                    Reply(status=200, text="The blob.", body=BINARY),
+                    Reply(status=206, text="The range.", body=BINARY),
+                    Reply(status=304, text="The caller has the blob."),
+                ),
+                **common,
+            ),
+            Route(
+                method="HEAD", name="headBlob", text="Whether a blob is there, and its size.", parameters=reading,
+                problems=(404, 416, 422),
+                replies=(
+                    Reply(status=200, text="The blob is there."),
+                    Reply(status=206, text="The range is there."),
+                    Reply(status=304, text="The caller has the blob."),
+                ),
+                **common,
+            ),
+        ]  # fmt: skip
+
+    async def put(self, request: Request) -> Answer:
+        """``PUT /v1/blobs/{sha256}``."""
+        digest = check_digest(request.params["sha256"])
+        limit = self._limits.blob_bytes
+        announced = content_length(request.scope, limit)
+        try:
+            size_bytes = self._data.blobs.size(digest)
+        except NotFound:
+            size_bytes = await self._data.store(digest, request.chunks(limit), announced)
+            return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
+        return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes))
+
+    async def get(self, request: Request) -> Answer:
+        """``GET /v1/blobs/{sha256}`` and HEAD."""
+        digest = check_digest(request.params["sha256"])
+        path = self._data.blobs.path(digest)
+        size = path.stat().st_size
+        etag = f'"{digest}"'
+        headers: Headers = [
+            ("content-type", "application/octet-stream"),
+            ("etag", etag),
+            ("cache-control", "public, max-age=31536000, immutable"),
+            ("accept-ranges", "bytes"),
+        ]
+        if _lists(request.header("if-none-match"), etag):
+            return Answer(status=304, headers=headers[1:])
+        if_range = request.header("if-range")
+        wanted = request.header("range") if if_range is None or if_range.strip() == etag else None
+        span = None if wanted is None else _span(wanted, size, digest)
+        if span is None:
+            return Answer(headers=headers, file=path, start=0, stop=size)
+        start, stop = span
+        headers.append(("content-range", f"bytes {start}-{stop - 1}/{size}"))
+        return Answer(status=206, headers=headers, file=path, start=start, stop=stop)
+
+
+def _lists(header: str | None, etag: str) -> bool:
+    """Whether an ``If-None-Match`` header holds the ETag; weak ones count, RFC 9110 section 13.1.2."""
+    if header is None:
+        return False
+    listed = [item.strip().removeprefix("W/") for item in header.split(",")]
+    return "*" in listed or etag in listed
+
+
+def _span(header: str, size: int, digest: Digest) -> tuple[int, int] | None:
+    """The bytes that a ``Range`` header asks for; None when the header is to be ignored.
+
+    Raises:
+        RequestError: (416) it asks for nothing that the blob has.
+    """
+    match = _RANGE.fullmatch(header.replace(" ", ""))
+    if match is None:  # another unit, several ranges or nonsense: RFC 9110 allows to send everything
+        return None
+    first, last = match["first"][:20], match["last"][:20]
+    if first:
+        start, stop = int(first), min(int(last) + 1, size) if last else size
+        if last and int(last) < start:
+            return None
+    elif last:
+        start, stop = max(0, size - int(last)), size
+    else:
+        return None
+    if start >= stop:
+        raise RequestError(
+            f"blob {digest} has {size} bytes",
+            status=416,
+            headers=(("content-range", f"bytes */{size}"),),
+            field="Range",
+            value=header[:80],
+            limit=size,
+        )
+    return start, stop

@@ -1,0 +1,175 @@
+"""Routes for devices: check in, answer to an offer, report an update.
+
+``POST /v1/check-ins`` stands here for its description; requests to it are answered by the application directly.
+"""
+
+import math
+from typing import Final
+
+import msgspec
+
+from vennue.control.selector import Selector
+from vennue.core.errors import InvalidInput
+from vennue.core.ids import AssignmentId
+from vennue.protocol import (
+    EXAMPLES_HEADER,
+    METRICS_HEADER,
+    CheckInAnswer,
+    CheckInRequest,
+    DeclineRequest,
+    ReportReceipt,
+    Task,
+)
+from vennue.server.config import Limits
+from vennue.server.http import Answer, Request, decode, json_answer
+from vennue.server.problems import RequestError
+from vennue.server.routing import BINARY, Parameter, Reply, Route
+
+MAX_METRICS: Final = 64
+
+_ASSIGNMENT: Final = Parameter(
+    name="id", where="path", required=True, schema={"type": "string", "minLength": 1}, text="The assignment."
+)
+
+
+class DeviceRoutes:
+    """Handlers for what devices ask."""
+
+    def __init__(self, selector: Selector, limits: Limits) -> None:
+        self._selector = selector
+        self._limits = limits
+        self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
+        self._decline_decoder = msgspec.json.Decoder(DeclineRequest)
+        self._metrics_decoder = msgspec.json.Decoder(dict[str, float])
+
+    def routes(self) -> list[Route]:
+        """The routes of these handlers."""
+        return [
+            Route(
+                method="POST", path="/v1/check-ins", handler=self.check_in, name="checkIn", tag="device",
+                text="An idle device checks in: a task, or when to come back.",
+                body=CheckInRequest,
+                replies=(Reply(status=200, text="A task, or when to come back.", body=CheckInAnswer),),
+            ),
+            Route(
+                method="POST", path="/v1/assignments/{id}/accept", handler=self.accept, name="acceptTask", tag="device",
+                text="The device meets the private requirement and takes the task; its lease now covers the work.",
+                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                replies=(Reply(status=200, text="The task, with its new lease.", body=Task),),
+            ),
+            Route(
+                method="POST", path="/v1/assignments/{id}/decline", handler=self.decline, name="declineTask",
+                tag="device", text="The device does not take the task: its next one, or when to come back.",
+                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                body=DeclineRequest, body_required=False,
+                replies=(Reply(status=200, text="Another task, or when to come back.", body=CheckInAnswer),),
+            ),
+            Route(
+                method="POST", path="/v1/assignments/{id}/abort", handler=self.abort, name="abortTask", tag="device",
+                text="The device gives up a task that it had taken; its slot is free again.",
+                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                body=DeclineRequest, body_required=False,
+                replies=(Reply(status=204, text="The slot is free."),),
+            ),
+            Route(
+                method="PUT", path="/v1/assignments/{id}/report", handler=self.report, name="reportUpdate",
+                tag="device",
+                text="""The device's update, as a safetensors file: durable and counted when this is answered.
+
+                Repeating it is safe: an update counts once, and every repeat gets the first one's receipt.""",
+                parameters=(
+                    _ASSIGNMENT,
+                    Parameter(
+                        name=EXAMPLES_HEADER, where="header", schema={"type": "number", "exclusiveMinimum": 0},
+                        text="The number of examples that the update was trained on: its weight. 1 if left out.",
+                    ),
+                    Parameter(
+                        name=METRICS_HEADER, where="header", schema={"type": "string"},
+                        text='A JSON object of up to 64 names and finite numbers, as in `{"loss": 0.5}`.',
+                    ),
+                ),
+                secured=True, problems=(404, 409), body=BINARY,
+                replies=(Reply(status=200, text="The update counts.", body=ReportReceipt),),
+            ),
+        ]  # fmt: skip
+
+    async def check_in(self, request: Request) -> Answer:
+        """``POST /v1/check-ins``."""
+        message = await request.json(self._check_in_decoder, self._limits.check_in_bytes)
+        answer, pending = self._selector.check_in(message)
+        if pending is not None:
+            await pending
+        return json_answer(answer)
+
+    async def accept(self, request: Request) -> Answer:
+        """``POST /v1/assignments/{id}/accept``."""
+        task, pending = self._selector.accept(AssignmentId(request.params["id"]), _token(request))
+        if pending is not None:
+            await pending
+        return json_answer(task)
+
+    async def decline(self, request: Request) -> Answer:
+        """``POST /v1/assignments/{id}/decline``."""
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes)
+        answer, pending = self._selector.decline(AssignmentId(request.params["id"]), _token(request), message)
+        if pending is not None:
+            await pending
+        return json_answer(answer)
+
+    async def abort(self, request: Request) -> Answer:
+        """``POST /v1/assignments/{id}/abort``."""
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes)
+        self._selector.abort(AssignmentId(request.params["id"]), _token(request), message)
+        return Answer(status=204)
+
+    async def report(self, request: Request) -> Answer:
+        """``PUT /v1/assignments/{id}/report``."""
+        weight = _examples(request.header(EXAMPLES_HEADER))
+        metrics = self._metrics(request.header(METRICS_HEADER))
+        receipt = await self._selector.report(
+            AssignmentId(request.params["id"]), _token(request), weight, metrics, request.chunks
+        )
+        return json_answer(receipt)
+
+    def _metrics(self, text: str | None) -> dict[str, float]:
+        if text is None:
+            return {}
+        try:
+            metrics = decode(self._metrics_decoder, text.encode())
+        except RequestError as error:
+            raise InvalidInput(
+                f"must be a JSON object of names and numbers: {error.message}", field=METRICS_HEADER, value=text[:200]
+            ) from None
+        if len(metrics) > MAX_METRICS:
+            raise InvalidInput("too many metrics", field=METRICS_HEADER, value=len(metrics), limit=MAX_METRICS)
+        return metrics
+
+
+def _token(request: Request) -> str:
+    scheme, _, token = (request.header("authorization") or "").partition(" ")
+    if scheme.lower() != "bearer" or not token:
+        raise RequestError(
+            "the task's token is missing",
+            status=401,
+            headers=(("www-authenticate", "Bearer"),),
+            field="Authorization",
+            fix="send the token that came with the task, as: Authorization: Bearer TOKEN",
+        )
+    return token.strip()
+
+
+def _examples(text: str | None) -> float:
+    if text is None:
+        return 1.0
+    try:
+        weight = float(text)
+    except ValueError:
+        weight = math.nan
+    if not 0 < weight < math.inf:
+        raise InvalidInput(
+            f"must be a finite number above 0, got {text[:80]!r}",
+            field=EXAMPLES_HEADER,
+            value=text[:80],
+            fix="send the number of examples that the update was trained on",
+        )
+    return weight

@@ -1,0 +1,227 @@
+"""Running a server: everything is put together here, started in order and stopped in order.
+
+All roles share one event loop and one process. `serve` runs inside a loop that exists (tests, the demo); `run` is the
+whole of ``vennue serve``: signals, exit codes, a loop of its own.
+"""
+
+import asyncio
+import errno
+import logging
+import random
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final
+
+from granian._granian import SocketHolder
+from granian.constants import HTTPModes, Interfaces
+from granian.server.embed import Server
+
+from vennue.control.coordinator import Coordinator
+from vennue.control.dataplane import DataPlane
+from vennue.control.selector import Selector
+from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
+from vennue.policies import get_policy
+from vennue.server.app import App
+from vennue.server.config import Limits, ServerConfig
+from vennue.state.directory import DataDirectory
+from vennue.state.ledger import SqlLedger
+from vennue.updates.blobs import DirectoryBlobs
+
+log = logging.getLogger("vennue.server")
+
+BACKLOG: Final = 1024
+POLL_S: Final = 0.02
+"""How often a stop looks whether the last requests are answered."""
+
+
+async def serve(
+    config: ServerConfig, *, ready: Callable[[str], None] | None = None, stop: asyncio.Event | None = None
+) -> None:
+    """Serve until ``stop`` is set or the task is cancelled; either way, stop gracefully.
+
+    Args:
+        config: what to serve, where.
+        ready: told the server's URL once it answers.
+        stop: asks for a graceful stop.
+
+    Raises:
+        StorageError: the data directory cannot be used.
+        Conflict: the address cannot be listened on.
+        InvalidInput: the policy is unknown, or its parameters make no sense.
+    """
+    stop = asyncio.Event() if stop is None else stop
+    planner = get_policy(config.policy, **config.parameters)
+    async with AsyncExitStack() as stack:
+        listener = stack.enter_context(_listen(config.host, config.port))
+        directory = stack.enter_context(DataDirectory(config.data_dir))
+        blobs = DirectoryBlobs(directory.blobs, max_blob_bytes=config.limits.blob_bytes, durable=config.durable_blobs)
+        coordinator = Coordinator(
+            SqlLedger.at(directory.ledger),
+            DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads),
+            planner,
+            policy=config.policy,
+            seed=config.seed,
+            replan_interval_s=config.replan_interval_s,
+            accept_lease_s=config.accept_lease_s,
+            admission_window_s=config.admission_window_s,
+            max_waiters=config.limits.waiters,
+            validate=config.validate,
+        )
+        await stack.enter_async_context(_started(coordinator, config.drain_s))
+        selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)))
+        app = App(coordinator, selector, config.limits, version("vennue"))
+        url = _url(listener)
+        serving = await stack.enter_async_context(_answering(app, coordinator, listener, config))
+        log.info("serving at %s", url)
+        if ready is not None:
+            ready(url)
+        stopped = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait((stopped, serving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+        if serving.done():
+            serving.result()
+            raise Unavailable("the HTTP server has stopped by itself", fix="see the log above")
+
+
+def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT, then stop gracefully; a second signal stops at once.
+
+    Returns:
+        The process's exit code after a stop: 0.
+
+    Raises:
+        VennueError: as `serve`.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def on_signal(number: signal.Signals) -> None:
+            if stop.is_set():
+                log.warning("%s again: stopping at once", number.name)
+                sys.stderr.flush()
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            log.info("%s: stopping", number.name)
+            stop.set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, on_signal, number)
+        await serve(config, ready=ready, stop=stop)
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
+    return 0
+
+
+# Granian's type stub leaves out the constructor, by which it passes sockets between processes itself.
+_socket_holder: Callable[[int, bool, int], Any] = SocketHolder  # type: ignore[assignment]
+
+
+class _Granian(Server):
+    """Granian on a socket of ours: a port in use is then an error, and port 0 can be known."""
+
+    def __init__(self, app: App, listener: socket.socket, limits: Limits) -> None:
+        super().__init__(
+            app,
+            interface=Interfaces.RSGI,
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=BACKLOG,
+            # Granian counts connections here, open long polls and idle ones included.
+            backpressure=limits.connections,
+            log_enabled=False,
+        )
+        self._listener = listener
+
+    def _init_shared_socket(self) -> None:
+        self._ssp = None
+        # The descriptor is granian's from here on: it closes it when it stops listening.
+        self._shd = _socket_holder(self._listener.detach(), False, BACKLOG)
+
+
+@asynccontextmanager
+async def _started(coordinator: Coordinator, drain_s: float) -> AsyncIterator[None]:
+    try:
+        await coordinator.start()
+        yield
+    finally:
+        await coordinator.stop(drain_s)
+
+
+@asynccontextmanager
+async def _answering(
+    app: App, coordinator: Coordinator, listener: socket.socket, config: ServerConfig
+) -> AsyncIterator[asyncio.Task[None]]:
+    granian = _Granian(app, listener, config.limits)
+    serving = asyncio.get_running_loop().create_task(granian.serve(), name="granian")
+    try:
+        yield serving
+    finally:
+        coordinator.announce_stop()
+        granian.interrupt_signal = True
+        granian.main_loop_interrupt.set()
+        until = asyncio.get_running_loop().time() + config.drain_s
+        while app.in_flight and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - costs the hot path nothing
+            await asyncio.sleep(POLL_S)
+        await asyncio.wait((serving,), timeout=config.drain_s)
+        # Granian writes the last answers from threads of its own, which it does not wait for.
+        await asyncio.sleep(5 * POLL_S)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise _cannot_listen(host, port, error) from error
+    return listener
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> VennueError:
+    if error.errno == errno.EADDRINUSE:
+        return Conflict(
+            f"port {port} of {host} is in use",
+            field="port",
+            value=port,
+            fix="stop the other program, or choose another port (0 takes a free one)",
+        )
+    return InvalidInput(
+        f"cannot listen on {host}, port {port}: {error.strerror or error}",
+        field="host",
+        value=host,
+        fix="127.0.0.1 for this machine only, 0.0.0.0 for all of its addresses",
+    )
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's, where it is installed: about a tenth more check-ins per second."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

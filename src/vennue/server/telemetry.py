@@ -1,0 +1,69 @@
+"""Metrics in Prometheus' format, collected when they are asked for: nothing is paid for them on the hot path."""
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vennue.control.coordinator import Coordinator
+from vennue.control.views import job_counts
+
+_COUNTERS = {
+    "check_ins": "Check-ins received",
+    "tasks": "Tasks handed to devices",
+    "reports": "Reports counted",
+    "duplicates": "Repeated reports that were answered again",
+    "refused_reports": "Reports refused: too late, or not fit for their round",
+    "report_bytes": "Bytes of the reports counted",
+    "commits": "Rounds committed",
+    "failed_commits": "Aggregates that could not be made",
+    "policy_failures": "Plans that could not be made",
+    "ledger_failures": "Times that the ledger failed",
+}
+
+
+class Telemetry(Collector):
+    """The metrics of one server.
+
+    Args:
+        coordinator: whose.
+        responses: answers by HTTP status, kept up to date by the application.
+    """
+
+    def __init__(self, coordinator: Coordinator, responses: Mapping[int, int]) -> None:
+        self._coordinator = coordinator
+        self._responses = responses
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def text(self) -> bytes:
+        """All metrics, in the text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What ``prometheus_client`` calls."""
+        coordinator = self._coordinator
+        pool = coordinator.pool
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"vennue_{name}", text, value=getattr(coordinator.counters, name))
+        responses = CounterMetricFamily("vennue_responses", "Answers by HTTP status", labels=["status"])
+        for status, count in sorted(self._responses.items()):
+            responses.add_metric([str(status)], count)
+        yield responses
+        jobs = GaugeMetricFamily("vennue_jobs", "Jobs by state", labels=["state"])
+        for state, count in job_counts(pool).items():
+            jobs.add_metric([state], count)
+        yield jobs
+        gauges = {
+            "open_attempts": ("Attempts that are not closed", len(pool.attempts())),
+            "live_assignments": ("Devices at work", len(pool.table.assignments())),
+            "requirements": ("Distinct requirements in use", len(pool.registry.bits())),
+            "plans": ("Plans made since the start", pool.plans),
+            "waiters": ("Long polls at this moment", len(coordinator.waiters)),
+            "uploads": ("Models and reports being received", coordinator.data.uploads),
+            "uptime_seconds": ("Seconds since the start", coordinator.uptime_s),
+            "ready": ("1 if the server can do its work", int(coordinator.failure is None)),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"vennue_{name}", text, value=value)
