@@ -7,11 +7,13 @@ right now, so its memory grows with the assignments in flight and never with the
 """
 
 import heapq
+import math
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import cast
 
 from vennue.core.errors import Conflict, NotFound
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.plan import EMPTY_PLAN, Offer, Plan, Request
 
 
@@ -32,7 +34,7 @@ class Assignment:
     one that covers an answer, not a training task.
     """
 
-    __slots__ = ("accepted", "attempt", "bound_at", "device", "expires_at", "id", "job", "signature", "version")
+    __slots__ = ("accepted", "bound_at", "device", "expires_at", "id", "request", "signature", "version")
 
     def __init__(
         self,
@@ -48,14 +50,23 @@ class Assignment:
     ) -> None:
         self.id = id
         self.device = device
-        self.attempt = request.attempt
-        self.job = request.job
+        self.request = request
         self.signature = signature
         self.bound_at = bound_at
         self.expires_at = expires_at
         self.accepted = accepted
         self.version = version
         """The job's model version that the device was given (asynchronous jobs measure staleness against it)."""
+
+    @property
+    def attempt(self) -> AttemptId:
+        """The attempt that it serves."""
+        return self.request.attempt
+
+    @property
+    def job(self) -> JobId:
+        """The job that it serves."""
+        return self.request.job
 
     def __repr__(self) -> str:
         return f"Assignment({self.id}, device={self.device}, expires_at={self.expires_at:.3f})"
@@ -75,16 +86,17 @@ class _Entry:
 
 
 class _Queue:
-    """A region's open offers under the plan in force, with a cursor past those that are filled.
+    """A region's open offers under the plan in force, taken from the plan as they are needed.
 
-    ``epoch`` is the table's when the cursor was last right: a slot that comes back moves the epoch on, and the queue
-    then starts over.
+    ``cursor`` is past the offers that are filled. ``epoch`` is the table's when the cursor was last right: a slot that
+    comes back moves the epoch on, and the queue then starts over.
     """
 
-    __slots__ = ("cursor", "epoch", "offers")
+    __slots__ = ("cursor", "epoch", "offers", "rest")
 
-    def __init__(self, offers: list[tuple[_Entry, Offer]], epoch: int) -> None:
-        self.offers = offers
+    def __init__(self, rest: Iterator[Offer], epoch: int) -> None:
+        self.offers: list[tuple[_Entry, Offer]] = []
+        self.rest = rest
         self.cursor = 0
         self.epoch = epoch
 
@@ -94,10 +106,11 @@ class BindingTable:
 
     def __init__(self) -> None:
         self._entries: dict[AttemptId, _Entry] = {}
-        self._live: dict[AssignmentId, Assignment] = {}
         self._by_device: dict[DeviceId, Assignment] = {}
         self._expiries: list[tuple[float, int, Assignment]] = []
         self._sequence = 0
+        self.wake_at = math.inf
+        """No lease runs out before this time. It may be early, since the assignment may have been settled."""
         self._plan: Plan = EMPTY_PLAN
         self._queues: dict[Signature, _Queue] = {}
         self._epoch = 0
@@ -170,24 +183,27 @@ class BindingTable:
             return held
         queue = self._queues.get(signature)
         if queue is None:
-            queue = self._queue(signature)
+            queue = self._queues[signature] = _Queue(self._plan.walk(signature), self._epoch)
         elif queue.epoch != self._epoch:
             queue.cursor = 0
             queue.epoch = self._epoch
-        offers = queue.offers
         if self._plan.choice == "uniform":
-            return self._bind_uniform(offers, device, signature, now, draw, declined)
-        skipped = False
-        for index in range(queue.cursor, len(offers)):
+            return self._bind_uniform(queue, device, signature, now, draw, declined)
+        offers = queue.offers
+        index = queue.cursor
+        passed_over = False
+        while index < len(offers) or self._extend(queue):
             entry, offer = offers[index]
+            index += 1
             request = entry.request
-            if request.needs <= 0:
-                if not skipped:
-                    queue.cursor = index + 1
+            used = len(request.live) if request.continuous else len(request.live) + len(request.reported)
+            if used >= request.wanted:
+                if not passed_over:
+                    queue.cursor = index
                 continue
             tier = offer.tier
             if (tier is not None and not tier.admits(response_s)) or (declined and request.job in declined):
-                skipped = True
+                passed_over = True
                 continue
             return self._bind(entry, device, signature, now)
         return None
@@ -204,6 +220,7 @@ class BindingTable:
             assignment.accepted = True
             assignment.expires_at = now + entry.lease_s
             self._push_expiry(assignment)
+            self._bound_expiries()
         return assignment
 
     def settle(self, id: AssignmentId, outcome: Outcome) -> Assignment:
@@ -227,8 +244,9 @@ class BindingTable:
         lost = []
         while self._expiries and self._expiries[0][0] <= now:
             _, _, assignment = heapq.heappop(self._expiries)
-            if self._live.get(assignment.id) is assignment and assignment.expires_at <= now:
+            if self._by_device.get(assignment.device) is assignment and assignment.expires_at <= now:
                 lost.append(self.settle(assignment.id, Outcome.LOST))
+        self.wake_at = self._expiries[0][0] if self._expiries else math.inf
         return lost
 
     # -- looking ----------------------------------------------------------------------------------------------------
@@ -239,10 +257,11 @@ class BindingTable:
         Raises:
             NotFound: there is none.
         """
-        assignment = self._live.get(id)
+        entry = self._entries.get(attempt_of(id))
+        assignment = None if entry is None else entry.request.live.get(id)
         if assignment is None:
             raise NotFound(f"no live assignment {id}", field="assignment", value=id)
-        return assignment
+        return cast(Assignment, assignment)
 
     def holds(self, device: DeviceId) -> Assignment | None:
         """The device's live assignment, if any."""
@@ -259,22 +278,18 @@ class BindingTable:
 
     def assignments(self) -> list[Assignment]:
         """All live assignments."""
-        return list(self._live.values())
+        return list(self._by_device.values())
 
     @property
     def plan(self) -> Plan:
         """The plan in force."""
         return self._plan
 
-    def next_expiry(self) -> float | None:
-        """When the next lease runs out (it may turn out to have been settled), or None."""
-        return self._expiries[0][0] if self._expiries else None
-
     def sizes(self) -> list[tuple[str, int, int]]:
         """What the table holds that could grow: name, entries, and the bound by what is in flight."""
         return [
-            ("devices holding an assignment", len(self._by_device), len(self._live)),
-            ("lease expiries", len(self._expiries), 64 + 2 * len(self._live)),
+            ("assignments", len(self._by_device), sum(entry.request.wanted for entry in self._entries.values())),
+            ("lease expiries", len(self._expiries), 64 + 2 * len(self._by_device)),
         ]
 
     # -- helpers ----------------------------------------------------------------------------------------------------
@@ -289,52 +304,58 @@ class BindingTable:
             id, device, request, signature, now, now + lease_s, accepted=accept_lease_s is None, version=entry.version
         )
         request.live[id] = assignment
-        self._live[id] = assignment
         self._by_device[device] = assignment
         self._push_expiry(assignment)
         return assignment
 
     def _bind_uniform(
         self,
-        offers: list[tuple[_Entry, Offer]],
+        queue: _Queue,
         device: DeviceId,
         signature: Signature,
         now: float,
         draw: float,
         declined: frozenset[JobId] | None,
     ) -> Assignment | None:
+        while self._extend(queue):
+            pass
         open_entries = [
-            entry for entry, _ in offers if entry.request.needs > 0 and not (declined and entry.request.job in declined)
+            entry for entry, _ in queue.offers if entry.request.needs > 0 and entry.request.job not in (declined or ())
         ]
         if not open_entries:
             return None
         return self._bind(open_entries[int(draw * len(open_entries))], device, signature, now)
 
+    def _extend(self, queue: _Queue) -> bool:
+        """Take the plan's next offer for an open attempt into the queue; False when there is none."""
+        for offer in queue.rest:
+            entry = self._entries.get(offer.attempt)
+            if entry is not None:
+                queue.offers.append((entry, offer))
+                return True
+        return False
+
     def _end(self, assignment: Assignment) -> None:
-        del self._live[assignment.id]
         del self._by_device[assignment.device]
         self._bound_expiries()
 
     def _push_expiry(self, assignment: Assignment) -> None:
         self._sequence += 1
-        heapq.heappush(self._expiries, (assignment.expires_at, self._sequence, assignment))
-        self._bound_expiries()
+        expires_at = assignment.expires_at
+        heapq.heappush(self._expiries, (expires_at, self._sequence, assignment))
+        if expires_at < self.wake_at:
+            self.wake_at = expires_at
 
     def _bound_expiries(self) -> None:
         """Drop the expiries of settled assignments once they prevail, so that what is in flight bounds the heap."""
-        if len(self._expiries) <= 64 + 2 * len(self._live):
+        if len(self._expiries) <= 64 + 2 * len(self._by_device):
             return
         self._expiries = [
-            item for item in self._expiries if self._live.get(item[2].id) is item[2] and item[0] == item[2].expires_at
+            item
+            for item in self._expiries
+            if self._by_device.get(item[2].device) is item[2] and item[0] == item[2].expires_at
         ]
         heapq.heapify(self._expiries)
 
     def _drop_queues(self) -> None:
         self._queues.clear()
-
-    def _queue(self, signature: Signature) -> _Queue:
-        entries = self._entries
-        offers = [(entries[offer.attempt], offer) for offer in self._plan.offers(signature) if offer.attempt in entries]
-        queue = _Queue(offers, self._epoch)
-        self._queues[signature] = queue
-        return queue

@@ -182,9 +182,13 @@ class Plan:
         """The region's offers, best first. Never one whose requirement the region does not meet."""
         made = self._made.get(signature)
         if made is None:
-            made = tuple(chain.from_iterable(offers for bit, offers in self._order(signature) if signature >> bit & 1))
+            made = tuple(self.walk(signature))
             self._made[signature] = made
         return made
+
+    def walk(self, signature: Signature) -> Iterator[Offer]:
+        """The same, one by one: binding rarely looks beyond the first few."""
+        return chain.from_iterable(offers for bit, offers in self._order(signature) if signature >> bit & 1)
 
     def _order(self, signature: Signature) -> Iterator[tuple[int, Sequence[Offer]]]:
         queues, urgent = self._queues, self._urgent

@@ -9,6 +9,7 @@ the fault tests all drive this class and nothing else.
 
 import hashlib
 import heapq
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -93,6 +94,7 @@ class Pool:
         self._arrivals = 0
         self._attempts: dict[AttemptId, Attempt] = {}
         self._timers: list[tuple[float, AttemptId]] = []
+        self._wake_at = math.inf
         self._outbox: list[Effect] = []
         self._stale = False
         self._planned_at = -float("inf")
@@ -123,7 +125,8 @@ class Pool:
         """
         now = self.now if now < self.now else now
         self.now = now
-        self.fire(now)
+        if now >= self._wake_at or now >= self.table.wake_at:
+            self.fire(now)
         return self._handlers[type(event)](event, now)
 
     def drain(self) -> list[Effect]:
@@ -132,12 +135,9 @@ class Pool:
         return effects
 
     def next_wake(self) -> float | None:
-        """When the next timer is due (send a `Tick` then), or None."""
-        expiry = self.table.next_expiry()
-        timer = self._timers[0][0] if self._timers else None
-        if expiry is None or timer is None:
-            return timer if expiry is None else expiry
-        return min(expiry, timer)
+        """When the next timer may be due (send a `Tick` then), or None."""
+        wake = min(self._wake_at, self.table.wake_at)
+        return None if wake == math.inf else wake
 
     def set_planner(self, planner: Planner) -> None:
         """Change the policy; jobs, rounds and assignments stay as they are."""
@@ -228,13 +228,11 @@ class Pool:
         profile = event.profile
         self.supply.observe(profile, now)
         signature = self.registry.signature(profile)
-        held = self.table.holds(event.device)
-        if held is not None:
-            bit = self.jobs[held.job].bit
-            if signature >> bit & 1:
-                return held
-            self._release(held.id, Outcome.LOST, now, "its attributes no longer meet the requirement")
-        return self._bind(event, event.device, signature, now)
+        assignment = self._bind(event, event.device, signature, now)
+        if assignment is not None and not signature >> assignment.request.bit & 1:
+            self._release(assignment.id, Outcome.LOST, now, "its attributes no longer meet the requirement")
+            return self._bind(event, event.device, signature, now)
+        return assignment
 
     def _bind(self, event: CheckIn | Decline, device: DeviceId, signature: Signature, now: float) -> Assignment | None:
         if self._stale:
@@ -242,10 +240,11 @@ class Pool:
         assignment = self.table.bind(
             device, signature, now, draw=event.draw, response_s=event.response_s, declined=event.declined
         )
-        if assignment is not None:
-            attempt = self._attempts[assignment.attempt]
+        if assignment is not None and assignment.bound_at == now:
+            request = assignment.request
+            attempt = self._attempts[request.attempt]
             attempt.last_bound_at = now
-            if attempt.request.needs <= 0:
+            if request.needs <= 0:
                 attempt.filled = True
                 self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
                 self._replan_soon()
@@ -449,7 +448,7 @@ class Pool:
 
         What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
         """
-        while (wake := self.next_wake()) is not None and wake <= now:
+        while (wake := min(self._wake_at, self.table.wake_at)) <= now:
             for assignment in self.table.expire(wake):
                 self._given_back(assignment, Outcome.LOST, now, "its lease ran out")
             while self._timers and self._timers[0][0] <= wake:
@@ -457,6 +456,7 @@ class Pool:
                 attempt = self._attempts.get(attempt_name)
                 if attempt is not None and attempt.deadline_at == due_at:
                     self._due(attempt, now)
+            self._wake_at = self._timers[0][0] if self._timers else math.inf
 
     def _due(self, attempt: Attempt, now: float) -> None:
         job = self.jobs[attempt.job]
@@ -475,6 +475,7 @@ class Pool:
 
     def _push_timer(self, attempt: Attempt) -> None:
         heapq.heappush(self._timers, (attempt.deadline_at, attempt.id))
+        self._wake_at = min(self._wake_at, attempt.deadline_at)
         self._bound_timers()
 
     def _bound_timers(self) -> None:
