@@ -139,8 +139,12 @@ class SqlLedger:
         return cls(f"sqlite+aiosqlite:///{path}")
 
     async def open(self) -> None:
-        async with self._transaction("open the ledger") as connection:
-            await connection.run_sync(schema.migrate)
+        try:
+            async with self._transaction("open the ledger") as connection:
+                await connection.run_sync(schema.migrate)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         await self._engine.dispose()
