@@ -1,6 +1,6 @@
 """Devices: check in, train what is offered, report. ``Device`` blocks, ``AsyncDevice`` awaits; they behave alike.
 
-    with vennue.Device("http://localhost:8460", attributes={"ram_gb": 6}) as device:
+    with vennue.Device("http://127.0.0.1:8460", attributes={"ram_gb": 6}) as device:
         for task in device.tasks():
             update, examples = train(task.model, **task.config)
             task.report(update, examples=examples)
@@ -235,7 +235,7 @@ class Device(_DeviceBase):
 
     def __init__(
         self,
-        server: str,
+        server: str | None = None,
         *,
         device_id: str | None = None,
         attributes: Attributes | None = None,
@@ -304,7 +304,7 @@ class AsyncDevice(_DeviceBase):
 
     def __init__(
         self,
-        server: str,
+        server: str | None = None,
         *,
         device_id: str | None = None,
         attributes: Attributes | None = None,

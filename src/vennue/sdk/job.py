@@ -1,6 +1,6 @@
 """Jobs as their owners drive them: ``Job`` blocks, ``AsyncJob`` awaits; they behave alike.
 
-    with vennue.Job("http://localhost:8460", name="keyboard", demand=10, rounds=5) as job:
+    with vennue.Job("http://127.0.0.1:8460", name="keyboard", demand=10, rounds=5) as job:
         for round in job.rounds():
             model = round.run(model)
 
@@ -274,7 +274,8 @@ class Job(_JobBase):
     on; except that `Unavailable`, and the end of this process, leave the job as it is, to be gone on with.
 
     Args:
-        server: its address, as in ``"http://localhost:8460"``.
+        server: its address, as in ``"http://127.0.0.1:8460"``. By default that of the environment variable
+            ``VENNUE_SERVER``, or where ``vennue serve`` listens on this machine when it is told nothing else.
         spec: what the job asks for; or give its fields as keywords.
         key: names this submission for ever. The same key and the same spec are the same job, so a program that is run
             again goes on where it stopped. By default a random one, so that every `Job` is a new job.
@@ -288,7 +289,7 @@ class Job(_JobBase):
 
     def __init__(
         self,
-        server: str,
+        server: str | None = None,
         spec: JobSpec | Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -303,7 +304,7 @@ class Job(_JobBase):
     @classmethod
     def attach(
         cls,
-        server: str,
+        server: str | None,
         job: str,
         *,
         retry: Retry | None = None,
@@ -377,7 +378,7 @@ class AsyncJob(_JobBase):
 
     def __init__(
         self,
-        server: str,
+        server: str | None = None,
         spec: JobSpec | Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
@@ -392,7 +393,7 @@ class AsyncJob(_JobBase):
     @classmethod
     def attach(
         cls,
-        server: str,
+        server: str | None,
         job: str,
         *,
         retry: Retry | None = None,
@@ -448,13 +449,15 @@ class AsyncJob(_JobBase):
             await self.close()
 
 
-def _wire(server: str, retry: Retry | None, transport: httpx.BaseTransport | None, timing: Timing | None) -> Wire:
+def _wire(
+    server: str | None, retry: Retry | None, transport: httpx.BaseTransport | None, timing: Timing | None
+) -> Wire:
     timing = timing or Timing()
     return Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
 
 
 def _async_wire(
-    server: str, retry: Retry | None, transport: httpx.AsyncBaseTransport | None, timing: Timing | None
+    server: str | None, retry: Retry | None, transport: httpx.AsyncBaseTransport | None, timing: Timing | None
 ) -> Wire:
     timing = timing or Timing()
     return Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)

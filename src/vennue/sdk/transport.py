@@ -11,6 +11,7 @@ import asyncio
 import functools
 import hashlib
 import logging
+import os
 import random
 import ssl
 import threading
@@ -33,6 +34,10 @@ log = logging.getLogger("vennue.sdk")
 
 T = TypeVar("T")
 
+DEFAULT_SERVER = "http://127.0.0.1:8460"
+"""Where ``vennue serve`` listens when it is told nothing else."""
+SERVER_VARIABLE = "VENNUE_SERVER"
+"""The environment variable that names another server."""
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 """Of single steps of a call, so a long upload may take longer; well above the longest long poll."""
 LIMITS = httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=60.0)
@@ -93,7 +98,7 @@ class Transport(Protocol):
 class BlockingTransport:
     """The seam over `httpx.Client`. Its coroutines never suspend."""
 
-    def __init__(self, server: str, transport: httpx.BaseTransport | None, timing: Timing) -> None:
+    def __init__(self, server: str | None, transport: httpx.BaseTransport | None, timing: Timing) -> None:
         self.stop: threading.Event | None = None
         self._client = httpx.Client(transport=transport, **_client_options(server))
         self._owned = transport is None
@@ -136,7 +141,7 @@ class BlockingTransport:
 class AsyncioTransport:
     """The seam over `httpx.AsyncClient`."""
 
-    def __init__(self, server: str, transport: httpx.AsyncBaseTransport | None, timing: Timing) -> None:
+    def __init__(self, server: str | None, transport: httpx.AsyncBaseTransport | None, timing: Timing) -> None:
         self.stop: asyncio.Event | None = None
         self._client = httpx.AsyncClient(transport=transport, **_client_options(server))
         self._owned = transport is None
@@ -421,7 +426,9 @@ def _by_status(status: int) -> type[VennueError]:
     return known.get(status, InvalidInput)
 
 
-def _client_options(server: str) -> dict[str, Any]:
+def _client_options(server: str | None) -> dict[str, Any]:
+    if server is None:
+        server = os.environ.get(SERVER_VARIABLE) or DEFAULT_SERVER
     try:
         url = httpx.URL(server)
     except (httpx.InvalidURL, TypeError):
@@ -431,7 +438,7 @@ def _client_options(server: str) -> dict[str, Any]:
             f"{server!r} is not the address of a server",
             field="server",
             value=server,
-            fix='give it as in "http://localhost:8460"',
+            fix=f'give it as in "{DEFAULT_SERVER}"',
         )
     return {
         "base_url": url,
