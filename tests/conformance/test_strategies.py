@@ -60,7 +60,7 @@ def run_round(tested, blobs, base, changes, *, content="model", memory=None, rou
             delta = change[: model[name].size].reshape(model[name].shape)
             update[name] = (delta if content == "change" else model[name] + delta).astype(np.float32)
         path = blobs.path(blobs.put(save(update)))
-        fold.add(MappedModel(path), PLAIN, weight)
+        fold.add((MappedModel(path), PLAIN, weight))
     return commit_model(fold, tested, mapped, blobs, content=content, memory=memory, round_number=round_number)
 
 
@@ -180,7 +180,7 @@ def test_the_mean_of_fedavg_is_stored_exactly(blobs):
     fold = Fold(MappedModel(blobs.path(base)).layout)
     for value in (0.1, 0.1):
         update = save({"w": np.array([value], np.float32), "b": np.array([value], np.float32)})
-        fold.add(MappedModel(blobs.path(blobs.put(update))), PLAIN, 1)
+        fold.add((MappedModel(blobs.path(blobs.put(update))), PLAIN, 1))
     digest, _ = commit_model(fold, strategy("fedavg"), MappedModel(blobs.path(base)), blobs)
     assert load(blobs.path(digest))["w"][0] == np.float32(0.1)
 
@@ -195,7 +195,7 @@ def test_half_precision_models_are_rounded_once(dtype, blobs):
     )
     fold = Fold(layout)
     for update, weight in zip(updates, (1, 3), strict=True):
-        fold.add(MappedModel(update), PLAIN, weight)
+        fold.add((MappedModel(update), PLAIN, weight))
     digest, _ = commit_model(fold, strategy("fedavg"), MappedModel(base), blobs)
     # The mean is 1 + 0.75·2^-7: exact in F16, nearest to 1 + 2^-7 in BF16.
     stored = load(blobs.path(digest))["w"].astype(np.float64)

@@ -34,7 +34,7 @@ def folded(updates, accumulator):
         for model, weight in updates:
             path = Path(folder) / "update"
             path.write_bytes(save(model))
-            fold.add(MappedModel(path), CODECS["plain"], weight)
+            fold.add((MappedModel(path), CODECS["plain"], weight))
         return fold.result()
 
 

@@ -11,9 +11,10 @@ After a crash, constructing the aggregator again brings back every finished upda
 
 import threading
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from vennue.core.errors import Conflict, InvalidUpdate, NotFound, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
@@ -28,6 +29,9 @@ from vennue.updates.strategies import Content, FedAvg, Strategy
 from vennue.updates.tensors import MappedModel
 
 Weighting: TypeAlias = Literal["examples", "uniform"]
+
+FOLD_TOGETHER: Final = 4
+"""How many updates are folded at once; more are no faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +91,15 @@ class RoundAggregator:
         self._rules = Rules(self._base.layout, content, frozenset(codecs), with_sha256)
         self._weighting = weighting
 
-        self._folding = threading.Lock()  # guards these three
+        self._folding = threading.Lock()  # guards these three; taken before the other lock, never after it
         self._fold = Fold(self._base.layout, accumulator)
         self._metrics = _Metrics()
         self._folded: set[AssignmentId] = set()
 
         self._spool = Spool(spool, attempt, durable=durable)
-        self._lock = threading.Lock()  # guards these three, and the counts
+        self._lock = threading.Lock()  # guards these four, and the counts
         self._finished = {AssignmentId(record.key): record for record in self._spool.records()}
+        self._to_fold: set[AssignmentId] = set()
         self._sinks: set[UpdateSink] = set()
         self._is_open = True
 
@@ -171,16 +176,26 @@ class RoundAggregator:
     def fold(self, assignment: AssignmentId) -> None:
         """Add a finished update to the running sum; nothing happens when it is in it already.
 
+        Threads that wait here for one another have their updates added together, by the first that can go on.
+
         Raises:
             NotFound: there is no finished update of that assignment.
         """
+        with self._lock:
+            self._record(assignment)
+            self._to_fold.add(assignment)
         with self._folding:
-            self._fold_in(assignment)
+            with self._lock:
+                together, self._to_fold = self._to_fold, set()
+            self._fold_in(together)
 
     def drop(self, assignment: AssignmentId) -> None:
         """Forget an update that does not count after all; nothing happens where there is none."""
-        with self._lock:
+        with self._folding, self._lock:
             self._finished.pop(assignment, None)
+            self._to_fold.discard(assignment)
+            if assignment in self._folded:
+                self._unfold()
         self._spool.remove(assignment)
 
     def aggregate(
@@ -211,11 +226,8 @@ class RoundAggregator:
             raise Conflict("no update to aggregate", field="assignments", fix="try the round again")
         with self._folding:
             if not self._folded <= counted:
-                self._fold.clear()
-                self._metrics = _Metrics()
-                self._folded.clear()
-            for assignment in sorted(counted - self._folded):
-                self._fold_in(assignment)
+                self._unfold()
+            self._fold_in(counted)
             model, kept = commit_model(
                 self._fold,
                 strategy or FedAvg(),
@@ -237,17 +249,32 @@ class RoundAggregator:
         if discard:
             self._spool.discard()
 
-    def _fold_in(self, assignment: AssignmentId) -> None:
-        if assignment in self._folded:
-            return
+    def _record(self, assignment: AssignmentId) -> Record:
         record = self._finished.get(assignment)
         if record is None:
             raise NotFound("no finished update of this assignment", field="assignment", value=assignment)
-        update = MappedModel(record.path, size_bytes=record.body_bytes, known=self.layout, error=InvalidUpdate)
-        weight = record.meta["weight"] if self._weighting == "examples" else 1.0
-        self._fold.add(update, codec_of(update.layout), weight)
-        self._metrics.add(record.meta["metrics"], weight)
-        self._folded.add(assignment)
+        return record
+
+    def _fold_in(self, assignments: AbstractSet[AssignmentId]) -> None:
+        missing = sorted(assignments - self._folded)
+        for first in range(0, len(missing), FOLD_TOGETHER):
+            together = missing[first : first + FOLD_TOGETHER]
+            updates = []
+            for record in map(self._record, together):
+                update = MappedModel(record.path, size_bytes=record.body_bytes, known=self.layout, error=InvalidUpdate)
+                updates.append((update, codec_of(update.layout), self._weight(record)))
+                self._metrics.add(record.meta["metrics"], self._weight(record))
+            self._fold.add(*updates)
+            self._folded.update(together)
+
+    def _unfold(self) -> None:
+        self._fold.clear()
+        self._metrics = _Metrics()
+        self._folded.clear()
+
+    def _weight(self, record: Record) -> float:
+        weight: float = record.meta["weight"]
+        return weight if self._weighting == "examples" else 1.0
 
     def _sink_ended(self, sink: UpdateSink, record: Record | None) -> None:
         with self._lock:

@@ -65,14 +65,14 @@ class Codec(ABC):
         ``out``, of that length in the dtype to compute with, may receive them; or they are a read-only view elsewhere.
         """
 
-    def add(self, update: MappedModel, tensor: Tensor, weight: float, sums: Array, scratch: Array) -> None:
-        """Add a tensor, times a weight, to ``sums``; ``scratch`` has ``BLOCK_ELEMENTS`` numbers of the same dtype."""
-        factor = sums.dtype.type(weight)
-        for start, stop in update.blocks(update.layout.by_name[tensor.name], BLOCK_ELEMENTS):
-            block = scratch[: stop - start]
-            np.multiply(self.read(update, tensor, start, stop, block), factor, out=block)
-            target = sums[start:stop]
-            np.add(target, block, out=target)
+    def add(self, update: MappedModel, tensor: Tensor, start: int, weight: float, sums: Array, scratch: Array) -> None:
+        """Add the elements of a tensor from ``start`` on, times a weight, to ``sums``.
+
+        ``start`` is as for ``read``, and ``scratch`` is as long as ``sums`` and of the same dtype.
+        """
+        values = self.read(update, tensor, start, start + len(sums), scratch)
+        np.multiply(values, sums.dtype.type(weight), out=scratch)
+        np.add(sums, scratch, out=sums)
 
     def encode(self, update: Mapping[str, Array]) -> bytes:
         """A whole update, encoded.
@@ -231,19 +231,21 @@ class TopK(Codec):
         return update.peak(values, error=InvalidUpdate)
 
     def read(self, update: MappedModel, tensor: Tensor, start: int, stop: int, out: Array) -> Array:
-        indices, values = self._parts(update, tensor)
-        where = update.read(indices)
-        first, last = np.searchsorted(where, np.array([start, stop], where.dtype))
         out[...] = 0
-        out[where[first:last] - where.dtype.type(start)] = update.read(values, int(first), int(last))
+        where, values = self._between(update, tensor, start, stop)
+        out[where] = values
         return out
 
-    def add(self, update: MappedModel, tensor: Tensor, weight: float, sums: Array, scratch: Array) -> None:
+    def add(self, update: MappedModel, tensor: Tensor, start: int, weight: float, sums: Array, scratch: Array) -> None:
+        where, values = self._between(update, tensor, start, start + len(sums))
+        sums[where] += values * sums.dtype.type(weight)  # an index occurs once
+
+    def _between(self, update: MappedModel, tensor: Tensor, start: int, stop: int) -> tuple[Array, Array]:
+        """What travels of the elements ``start`` to ``stop``: where they stand, counted from ``start``, and they."""
         indices, values = self._parts(update, tensor)
-        factor = sums.dtype.type(weight)
-        for start, stop in update.blocks(values):
-            # An index occurs once, so this adds to every number once.
-            sums[update.read(indices, start, stop).astype(np.intp)] += update.read(values, start, stop) * factor
+        where = update.read(indices)
+        first, last = np.searchsorted(where, np.array([start, stop], where.dtype)).tolist()
+        return where[first:last].astype(np.intp) - start, update.read(values, first, last)
 
     def _parts(self, update: MappedModel, tensor: Tensor) -> tuple[Tensor, Tensor]:
         return update.layout.by_name[_indices(tensor)], update.layout.by_name[_values(tensor)]

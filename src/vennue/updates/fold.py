@@ -4,8 +4,8 @@ A fold holds one number per floating number of the model, in float32 or float64,
 checked before they come here, and are added whole, so nothing is ever half applied. The order of updates does not
 matter beyond rounding.
 
-Each block of an update is multiplied into the scratch and added to the sum while it is in the second-level cache:
-memory sees one read of the update, one read and one write of the sum.
+Each block of an update is multiplied into the scratch, and added to the sum while it is in the second-level cache, so
+memory sees one read of the update, and one read and one write of the sum for all updates that are added together.
 """
 
 from typing import Final, Literal, TypeAlias
@@ -14,7 +14,7 @@ import numpy as np
 
 from vennue.updates.codecs import BLOCK_ELEMENTS, Codec
 from vennue.updates.layout import ModelLayout, Tensor
-from vennue.updates.tensors import Array, MappedModel
+from vennue.updates.tensors import RELEASE_BLOCKS, Array, MappedModel
 
 Accumulator: TypeAlias = Literal["float32", "float64"]
 
@@ -48,12 +48,22 @@ class Fold:
             self._at[tensor.name] = slice(position, position + tensor.elements)
             position += tensor.elements
 
-    def add(self, update: MappedModel, codec: Codec, weight: float) -> None:
-        """Add a checked update. Takes time in proportion to its bytes, and no memory."""
+    def add(self, *updates: tuple[MappedModel, Codec, float]) -> None:
+        """Add checked updates, each with its codec and weight. Takes time in proportion to their bytes, no memory.
+
+        Several at once are up to half as fast again as one by one: a block of the sum stays in the cache for all.
+        """
         for tensor in self.layout.floating:
-            codec.add(update, tensor, weight, self._sums[self._at[tensor.name]], self._scratch)
-        self.weight += weight
-        self.updates += 1
+            sums = self._sums[self._at[tensor.name]]
+            for start in range(0, len(sums), BLOCK_ELEMENTS):
+                block = sums[start : start + BLOCK_ELEMENTS]
+                for update, codec, weight in updates:
+                    codec.add(update, tensor, start, weight, block, self._scratch[: len(block)])
+                if (start // BLOCK_ELEMENTS + 1) % RELEASE_BLOCKS == 0:
+                    for update, _, _ in updates:
+                        update.release()
+        self.weight += sum(weight for _, _, weight in updates)
+        self.updates += len(updates)
 
     def mean(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
         """The weighted mean of elements ``start`` to ``stop`` of a floating tensor, flat, as a new array."""

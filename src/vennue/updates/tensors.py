@@ -24,7 +24,9 @@ Array = npt.NDArray[Any]
 BLOCK_BYTES: Final = 256 * 1024
 """The size of a block: two or three fit the second-level cache. Measured best among 16 KiB to 1 MiB."""
 
-_RELEASE_BYTES: Final = 8 * 2**20
+RELEASE_BLOCKS: Final = 32
+"""After how many blocks the memory of what was read is given back."""
+
 _NAMES: Final = {dtype: name for name, dtype in STORED.items() if name != "BF16"}
 _EMPTY: Final = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
 # The bits of infinity, without the sign: from here on, a number is not finite.
@@ -69,14 +71,10 @@ class MappedModel:
     def blocks(self, tensor: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
         """Walk a tensor: (start, stop) of one block after the other. Memory that was passed is given back."""
         step = elements or BLOCK_BYTES // tensor.stored.itemsize
-        origin = released = len(self.layout.header) + tensor.start
         for start in range(0, tensor.elements, step):
-            stop = min(start + step, tensor.elements)
-            yield start, stop
-            reached = origin + stop * tensor.stored.itemsize
-            if reached - released >= _RELEASE_BYTES:
-                self._release(released, reached)
-                released = reached
+            yield start, min(start + step, tensor.elements)
+            if (start // step + 1) % RELEASE_BLOCKS == 0:
+                self.release()
 
     def peak(self, tensor: Tensor, *, error: type[InvalidInput] = InvalidModel) -> float:
         """The largest magnitude in a floating tensor, exactly; the ``error`` class when a number is not finite."""
@@ -98,11 +96,10 @@ class MappedModel:
             largest = max(largest, magnitude)
         return largest
 
-    def _release(self, start: int, stop: int) -> None:
-        # Pages that were read stay in the page cache, but count no longer as this process's memory.
-        start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-        if hasattr(mmap, "MADV_DONTNEED") and stop > start:
-            self._map.madvise(mmap.MADV_DONTNEED, start, stop - start)
+    def release(self) -> None:
+        """Give back the memory of what was read: it stays in the page cache, but counts no longer as this process's."""
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
 
 
 def save(model: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:

@@ -24,6 +24,7 @@ from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.codecs import CODEC_KEY, CODECS
+from vennue.updates.intake import Receipt
 from vennue.updates.strategies import strategy
 from vennue.updates.tensors import Array, layout_of, load, save
 
@@ -62,7 +63,7 @@ def aggregator(make):
     return make()
 
 
-def send(aggregator, number, body=UPDATE, weight=1.0, chunk_bytes=10_000, **announced):
+def send(aggregator: RoundAggregator, number, body=UPDATE, weight=1.0, chunk_bytes=10_000, **announced) -> Receipt:
     with aggregator.start_update(a(number), weight, **announced) as sink:
         for start in range(0, len(body), chunk_bytes):
             sink.write(memoryview(body)[start : start + chunk_bytes])
@@ -227,6 +228,15 @@ def test_a_dropped_update_does_not_count_even_if_it_was_folded(aggregator, tmp_p
     assert aggregator.finished == {a(1)}
     assert spooled_files(tmp_path) == ["job.1.1.1.update"]
     assert aggregator.aggregate().weight == 1
+
+
+def test_a_dropped_update_may_come_again_with_other_numbers(aggregator, blobs):
+    send(aggregator, 1, save(model([[9, 9], [9, 9]])))
+    aggregator.fold(a(1))
+    aggregator.drop(a(1))
+    send(aggregator, 1, UPDATE)
+    aggregator.fold(a(1))
+    assert result(blobs, aggregator.aggregate())[0] == [[1, 2], [3, 4]]
 
 
 def test_a_counted_assignment_without_an_update_is_not_found(aggregator):
@@ -497,7 +507,7 @@ def test_what_is_acknowledged_while_the_attempt_closes_is_what_is_aggregated(mak
         aggregator = make()
         ready = threading.Barrier(5)
 
-        def device(number: int, aggregator=aggregator, ready=ready) -> AssignmentId | None:
+        def device(number: int, aggregator: RoundAggregator = aggregator, ready=ready) -> AssignmentId | None:
             sink = aggregator.start_update(a(number))
             sink.write(UPDATE)
             ready.wait()

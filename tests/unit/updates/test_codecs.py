@@ -53,7 +53,9 @@ def added(codec, update, weight, dtype=np.float32):
     result = {}
     for tensor in LAYOUT.floating:
         sums = np.ones(tensor.elements, dtype)
-        codec.add(update, tensor, weight, sums, np.empty(BLOCK_ELEMENTS, dtype))
+        for start in range(0, tensor.elements, BLOCK_ELEMENTS):
+            block = sums[start : start + BLOCK_ELEMENTS]
+            codec.add(update, tensor, start, weight, block, np.empty_like(block))
         result[tensor.name] = sums.reshape(tensor.shape)
     return result
 
