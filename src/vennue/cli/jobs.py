@@ -1,0 +1,243 @@
+"""``vennue submit | jobs | show | cancel``: what owners and operators do with jobs.
+
+A submitted job is a *driven* one: the server holds its place in the pool, and the owner's program opens its rounds
+(`vennue.Job.attach` with the id that ``submit`` prints).
+"""
+
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.markup import escape
+
+from vennue import protocol
+from vennue.cli import terminal
+from vennue.cli.jobfile import JobFile
+from vennue.cli.remote import REMOTE, Operator, Remote, operator, path_of
+from vennue.cli.terminal import ExitCode, duration, plural, rate
+from vennue.core.errors import InvalidInput, NotFound
+from vennue.core.job import JobSpec
+
+_POLL_S = 1.0
+
+
+def submit(
+    file: Path,
+    /,
+    *,
+    wait: bool = False,
+    key: str | None = None,
+    remote: Remote = REMOTE,
+) -> ExitCode:
+    """Submit a job and print its id.
+
+    Args:
+        file: The job's specification.
+        wait: Wait until the job has ended; exit with 1 unless it completed.
+        key: Idempotency key: submitting twice with the same key makes one job. By default every submission is new.
+    """
+    job_file = JobFile(file)
+    request = protocol.SubmitRequest(spec=job_file.spec)
+    with operator(remote) as server:
+        try:
+            job = server.post("/v1/jobs", protocol.JobView, request, idempotency_key=key or uuid.uuid4().hex)
+        except InvalidInput as error:
+            raise job_file.locate(error) from None
+        if wait:
+            if not remote.json:
+                terminal.notes().print(f"submitted {job.id}", highlight=False)
+            job = _wait(server, job)
+    if remote.json:
+        terminal.print_json(job)
+    else:
+        terminal.output().print(job.id if not wait else _outcome(job), markup=False)
+    return ExitCode.OK if job.state in {"active", "completed"} else ExitCode.FAILED
+
+
+def jobs(*, remote: Remote = REMOTE) -> ExitCode:
+    """List the jobs, oldest first, and why each is where it is."""
+    with operator(remote) as server:
+        listed = server.get("/v1/jobs", protocol.JobList)
+    if remote.json:
+        terminal.print_json(listed)
+        return ExitCode.OK
+    if not listed.jobs:
+        terminal.output().print("no jobs yet: `vennue submit job.yaml` makes one", markup=False)
+        return ExitCode.OK
+    shown = terminal.table(
+        "job", "name", "state", "rounds", "devices", "age", "why", numbers=("rounds", "devices", "age")
+    )
+    for job in listed.jobs:
+        shown.add_row(
+            job.id, escape(job.spec.name), _state(job.state), _rounds(job), _devices(job.open_round),
+            duration(_age_s(job)), escape(job.reason.text),
+        )  # fmt: skip
+    terminal.output().print(shown)
+    return ExitCode.OK
+
+
+def show(job: str, /, *, rounds: int = 10, remote: Remote = REMOTE) -> ExitCode:
+    """Show a job: its state, its latest rounds, and what it waits for, in numbers.
+
+    Args:
+        job: The job's id.
+        rounds: How many of its latest rounds to show.
+    """
+    if rounds < 0:
+        raise InvalidInput(f"must be at least 0, got {rounds}", field="rounds", value=rounds, limit=0)
+    with operator(remote) as server:
+        view = server.get(path_of(job), protocol.JobView)
+        latest = _latest_rounds(server, view, rounds)
+    if remote.json:
+        terminal.print_json(msgspec.to_builtins(view) | {"rounds": latest})
+        return ExitCode.OK
+    console = terminal.output()
+    facts = terminal.table("", "")
+    facts.show_header = False
+    for name, value in _facts(view):
+        facts.add_row(f"[bold]{name}[/]", escape(value))
+    console.print(facts)
+    if latest:
+        console.print()
+        console.print(_round_table(latest))
+    return ExitCode.OK
+
+
+def cancel(
+    job: str,
+    /,
+    *,
+    reason: Annotated[str, Parameter(name=("--reason", "-r"))] = "cancelled by its owner",
+    remote: Remote = REMOTE,
+) -> ExitCode:
+    """Cancel a job; its devices are free at once. Cancelling one that has ended changes nothing.
+
+    Args:
+        job: The job's id.
+        reason: What the job's state will say.
+    """
+    with operator(remote) as server:
+        view = server.post(f"{path_of(job)}/cancel", protocol.JobView, protocol.CancelRequest(reason=reason))
+    if remote.json:
+        terminal.print_json(view)
+    else:
+        terminal.output().print(_outcome(view), markup=False)
+    return ExitCode.OK
+
+
+def _wait(server: Operator, job: protocol.JobView) -> protocol.JobView:
+    """The job once it has ended; meanwhile says on stderr what it does."""
+    console = terminal.notes()
+    with console.status(escape(job.reason.text)) as status:
+        said = ""
+        while job.state == "active":
+            text = f"{_rounds(job)} rounds: {job.reason.text}"
+            status.update(escape(text))
+            if not console.is_terminal and text != said:
+                console.print(text, markup=False)
+            said = text
+            time.sleep(_POLL_S)
+            job = server.get(path_of(job.id), protocol.JobView)
+    return job
+
+
+def _latest_rounds(server: Operator, job: protocol.JobView, count: int) -> list[protocol.RoundView]:
+    last = job.open_round.round if job.open_round else job.committed_rounds
+    found = []
+    for number in range(max(1, last - count + 1), last + 1):
+        try:
+            found.append(server.get(f"{path_of(job.id)}/rounds/{number}", protocol.RoundView))
+        except NotFound:  # an asynchronous job has versions of one model, not rounds
+            continue
+    return found
+
+
+def _facts(job: protocol.JobView) -> list[tuple[str, str]]:
+    spec = job.spec
+    facts = [
+        ("job", job.id),
+        ("name", spec.name),
+        ("state", job.state),
+        ("why", job.reason.text),
+        ("rounds", f"{_rounds(job)} committed"),
+        ("demand", f"{plural(spec.demand, 'device')} {'per round' if spec.mode == 'sync' else 'at once'}"),
+        ("requirement", spec.requirement),
+    ]
+    if spec.private_requirement is not None:
+        facts.append(("on the device", spec.private_requirement))
+    facts += [(name, str(value)) for name, value in _terms(spec)]
+    facts += [
+        ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted_at))),
+        ("completion time" if job.ended_at else "age", duration(_age_s(job))),
+        ("waited for devices", duration(job.scheduling_delay_s)),
+        ("collected reports", duration(job.collection_s)),
+        ("devices bound", str(job.devices_bound)),
+    ]
+    if job.model is not None:
+        facts.append(("model", job.model))
+    return facts + _numbers(job.reason)
+
+
+def _terms(spec: JobSpec) -> list[tuple[str, Any]]:
+    """What the owner asked for beyond the usual."""
+    terms: list[tuple[str, Any]] = [("mode", "asynchronous")] if spec.mode == "async" else []
+    if spec.deadline_s is not None:
+        terms.append(("deadline", f"{duration(spec.deadline_s)}, with {spec.min_fraction:.0%} of the reports"))
+    if spec.overcommit != 1:
+        terms.append(("overcommit", spec.overcommit))
+    if spec.weight != 1:
+        terms.append(("weight", spec.weight))
+    return terms
+
+
+def _numbers(reason: protocol.Reason) -> list[tuple[str, str]]:
+    numbers: list[tuple[str, str]] = []
+    if reason.needs is not None:
+        numbers.append(("needs", plural(reason.needs, "device")))
+    if reason.supply_per_s is not None:
+        numbers.append(("supply", f"{rate(reason.supply_per_s)} eligible check-ins"))
+    if reason.demand_ahead is not None:
+        numbers.append(("demand ahead", plural(reason.demand_ahead, "device")))
+    if reason.blocking:
+        numbers.append(("behind", ", ".join(reason.blocking)))
+    if reason.eta_s is not None:
+        numbers.append(("devices expected in", duration(reason.eta_s)))
+    return numbers
+
+
+def _round_table(rounds: list[protocol.RoundView]) -> Any:
+    names = sorted({name for view in rounds for name in view.metrics})
+    columns = ("round", "attempt", "state", "bound", "reported", "waited", "collected", *names)
+    shown = terminal.table(*columns, numbers=set(columns) - {"state"})
+    for view in rounds:
+        shown.add_row(
+            str(view.round), str(view.attempt), _state(view.state), f"{view.bound}/{view.demand}", str(view.reported),
+            duration(view.scheduling_delay_s), duration(view.collection_s),
+            *(f"{view.metrics[name]:.4g}" if name in view.metrics else "–" for name in names),
+        )  # fmt: skip
+    return shown
+
+
+def _state(state: str) -> str:
+    colour = {"completed": "green", "committed": "green", "failed": "red", "aborted": "red", "cancelled": "yellow"}
+    return f"[{colour[state]}]{state}[/]" if state in colour else state
+
+
+def _rounds(job: protocol.JobView) -> str:
+    return f"{job.committed_rounds}/{job.spec.rounds}" if job.spec.rounds else str(job.committed_rounds)
+
+
+def _devices(view: protocol.RoundView | None) -> str:
+    return f"{view.bound}/{view.demand}" if view else "–"
+
+
+def _age_s(job: protocol.JobView) -> float:
+    """Its completion time; the time since its submission while it runs (the clocks may differ by a little)."""
+    return job.jct_s if job.jct_s is not None else max(0.0, time.time() - job.submitted_at)
+
+
+def _outcome(job: protocol.JobView) -> str:
+    return f"{job.id} {job.state}: {job.reason.text}"

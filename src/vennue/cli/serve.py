@@ -1,0 +1,67 @@
+"""``vennue serve``: the server, as a command."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import Parameter
+
+from vennue.cli import terminal
+from vennue.core.errors import InvalidInput
+from vennue.server.config import ServerConfig
+
+
+def serve(
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    data_dir: Path | None = None,
+    policy: str | None = None,
+    parameter: Annotated[list[str] | None, Parameter(name=("--set", "-s"))] = None,
+    seed: int | None = None,
+    json: bool = False,
+) -> int:
+    """Run a server until Ctrl-C or SIGTERM.
+
+    Args:
+        host: Address to listen on; 0.0.0.0 for all of this machine's. [default: 127.0.0.1]
+        port: 0 takes a free one. [default: 8765]
+        data_dir: Where jobs, models and reports are kept. [default: vennue-data]
+        policy: How devices are shared. [default: venn-sched]
+        parameter: A parameter of the policy, NAME=VALUE; may be repeated.
+        seed: Of the lottery that random-order uses. [default: 0]
+        json: When ready, print one JSON document with the address.
+    """
+    from vennue.server.run import run
+
+    config = ServerConfig.from_environment(
+        os.environ, host=host, port=port, data_dir=data_dir, policy=policy, parameters=_parameters(parameter), seed=seed
+    )
+
+    def ready(url: str) -> None:
+        if json:
+            terminal.print_json(
+                {"url": url, "pid": os.getpid(), "policy": config.policy, "data_dir": str(config.data_dir)}
+            )
+        else:
+            terminal.notes().print(f"{url} is ready ({config.policy}, data in {config.data_dir})", soft_wrap=True)
+
+    return run(config, ready=ready)
+
+
+def _parameters(given: list[str] | None) -> dict[str, bool | int | float | str] | None:
+    if not given:
+        return None
+    parameters: dict[str, bool | int | float | str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise InvalidInput(
+                f"{text!r} is no NAME=VALUE", field="set", value=text, fix="write --set demand_scope=job"
+            )
+        try:
+            parameters[name] = msgspec.json.decode(value, type=bool | int | float)
+        except msgspec.MsgspecError:
+            parameters[name] = value
+    return parameters

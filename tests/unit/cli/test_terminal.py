@@ -1,0 +1,127 @@
+"""How commands speak: figures for people, failures with field, reason and fix, exit codes for scripts."""
+
+import json
+
+import pytest
+
+from vennue.cli import run, terminal
+from vennue.cli.terminal import ExitCode, duration, exit_code, rate
+from vennue.core import errors
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4231, "0.42 s"),
+        (9.99, "9.99 s"),
+        (38.04, "38 s"),
+        (12.34, "12.3 s"),
+        (99.6, "1 min 40 s"),
+        (725.0, "12 min 5 s"),
+        (12_000.0, "3 h 20 min"),
+        (370_800.0, "4 d 7 h"),
+        (None, "–"),
+    ],
+)
+def test_a_duration_is_said_in_the_units_that_people_use(seconds, said):
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("per_s", "said"), [(12.345, "12.3/s"), (0.2, "0.2/s"), (0.01, "0.6/min"), (0.0001, "0.36/h"), (0.0, "0/h")]
+)
+def test_a_rate_is_said_per_second_minute_or_hour_as_it_reads_best(per_s, said):
+    assert rate(per_s) == said
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UnknownAttribute("x"), 2),
+        (errors.Infeasible("x"), 2),
+        (errors.Unavailable("x"), 3),
+        (errors.NotFound("x"), 4),
+        (errors.Conflict("x"), 1),
+        (errors.StorageError("x"), 1),
+        (errors.JobEnded("x"), 1),
+        (RuntimeError("x"), 1),
+    ],
+)
+def test_the_exit_code_tells_bad_input_no_server_and_no_such_job_apart(error, code):
+    assert exit_code(error) == code
+
+
+def test_an_error_is_told_as_field_reason_and_fix_and_as_a_document_for_scripts(capsys):
+    error = errors.InvalidInput("must be at least 1, got 0", field="demand", value=0, limit=1, fix="ask for one device")
+
+    code = terminal.show_error(error, as_json=True)
+
+    out, err = capsys.readouterr()
+    assert code == ExitCode.INVALID
+    assert "demand: must be at least 1, got 0" in err
+    assert "fix: ask for one device" in err
+    assert json.loads(out) == {
+        "error": {
+            "code": "invalid-input", "message": "must be at least 1, got 0", "field": "demand", "value": 0, "limit": 1,
+            "fix": "ask for one device", "exit_code": 2,
+        }
+    }  # fmt: skip
+
+
+def test_of_tasks_that_failed_side_by_side_the_first_failure_is_told(capsys):
+    group = ExceptionGroup("tasks", [ExceptionGroup("inner", [errors.NotFound("there is no job x")])])
+
+    assert terminal.show_error(group, as_json=False) == ExitCode.NOT_FOUND
+    assert "there is no job x" in capsys.readouterr().err
+
+
+def test_a_value_that_json_cannot_hold_is_shown_as_text(capsys, tmp_path):
+    terminal.show_error(errors.InvalidInput("no", value=tmp_path), as_json=True)
+
+    assert json.loads(capsys.readouterr().out)["error"]["value"] == str(tmp_path)
+
+
+def test_an_unknown_command_suggests_the_nearest_and_exits_with_2(capsys):
+    assert run(["jbos"]) == ExitCode.INVALID
+    assert 'Did you mean "jobs"?' in capsys.readouterr().err
+
+
+def test_a_wrong_option_is_a_json_document_too_when_json_is_asked_for(capsys):
+    assert run(["jobs", "--json", "--sever", "x"]) == ExitCode.INVALID
+
+    problem = json.loads(capsys.readouterr().out)["error"]
+    assert problem["code"] == "usage"
+    assert "--server" in problem["message"]
+
+
+def test_every_command_shows_help_with_examples(capsys):
+    for command in ("serve", "pool", "plan", "submit", "jobs", "show", "cancel", "demo", "fleet"):
+        assert run([command, "--help"]) == ExitCode.OK
+        assert f"$ vennue {command}" in capsys.readouterr().out
+
+
+def test_help_says_what_the_exit_codes_mean(capsys):
+    assert run(["--help"]) == ExitCode.OK
+    assert "Exit codes: 0 done, 1 failed, 2 invalid input, 3 server unreachable" in capsys.readouterr().out
+
+
+def test_a_server_that_is_not_there_is_exit_code_3_with_the_address_and_the_fix(capsys):
+    # Port 9 is the discard service: nothing listens there.
+    assert run(["jobs", "--server", "http://127.0.0.1:9"]) == ExitCode.UNREACHABLE
+
+    said = capsys.readouterr().err
+    assert "http://127.0.0.1:9" in said
+    assert "vennue serve" in said
+
+
+def test_an_address_that_is_none_is_invalid_input(capsys):
+    assert run(["jobs", "--server", "nonsense"]) == ExitCode.INVALID
+    assert "server" in capsys.readouterr().err
+
+
+def test_the_default_address_is_where_the_server_listens():
+    from vennue.cli.remote import DEFAULT_SERVER
+    from vennue.server.config import ServerConfig
+
+    config = ServerConfig()
+    assert f"http://{config.host}:{config.port}" == DEFAULT_SERVER
