@@ -184,7 +184,7 @@ class Irs:
         if rates != self._rates:
             self._rates = dict(rates)
             self._regions = Regions(rates)
-            self._bits = []
+            self._bits, self._initial = [], ([], {})
         return self._regions
 
     def _update_queues(self, requests: Iterable[Request], urgency: Callable[[Request], float]) -> Iterable[Queue]:
