@@ -58,7 +58,8 @@ class RoundAggregator:
         weighting: whether an update counts by its examples, or like any other.
         accumulator: the dtype of the sum.
         codecs: the names of the codecs to accept; all by default.
-        with_sha256: whether receipts carry the body's SHA-256, which takes more time than all the rest together.
+        with_sha256: whether every receipt has the body's SHA-256, which takes as long as all the rest together.
+            Otherwise it is computed only where one is announced.
         durable: whether finished updates survive a power loss, not only a crash of the process.
 
     Raises:
@@ -78,7 +79,7 @@ class RoundAggregator:
         weighting: Weighting = "examples",
         accumulator: Accumulator = "float32",
         codecs: Iterable[str] = tuple(CODECS),
-        with_sha256: bool = True,
+        with_sha256: bool = False,
         durable: bool = False,
     ) -> None:
         self.attempt = attempt

@@ -14,7 +14,7 @@ import numpy as np
 
 from vennue.updates.codecs import BLOCK_ELEMENTS, Codec
 from vennue.updates.layout import ModelLayout, Tensor
-from vennue.updates.tensors import RELEASE_BLOCKS, Array, MappedModel
+from vennue.updates.tensors import Array, MappedModel
 
 Accumulator: TypeAlias = Literal["float32", "float64"]
 
@@ -59,9 +59,6 @@ class Fold:
                 block = sums[start : start + BLOCK_ELEMENTS]
                 for update, codec, weight in updates:
                     codec.add(update, tensor, start, weight, block, self._scratch[: len(block)])
-                if (start // BLOCK_ELEMENTS + 1) % RELEASE_BLOCKS == 0:
-                    for update, _, _ in updates:
-                        update.release()
         self.weight += sum(weight for _, _, weight in updates)
         self.updates += len(updates)
 

@@ -24,8 +24,7 @@ Array = npt.NDArray[Any]
 BLOCK_BYTES: Final = 256 * 1024
 """The size of a block: two or three fit the second-level cache. Measured best among 16 KiB to 1 MiB."""
 
-RELEASE_BLOCKS: Final = 32
-"""After how many blocks the memory of what was read is given back."""
+_RESIDENT_BYTES: Final = 8 * 2**20
 
 _NAMES: Final = {dtype: name for name, dtype in STORED.items() if name != "BF16"}
 _EMPTY: Final = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
@@ -34,7 +33,7 @@ _INFINITY: Final = {"F64": 0x7FF << 52, "F32": 0xFF << 23, "F16": 0x1F << 10, "B
 
 
 class MappedModel:
-    """A model read from its file through a memory map.
+    """A model read from its file through a memory map, of which no more than some 8 MiB are in this process's memory.
 
     Args:
         path: a file that begins with a model.
@@ -59,22 +58,23 @@ class MappedModel:
             size_bytes = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
             self.layout = _layout_of(file.read, size_bytes, HeaderReader(error=error, known=known), error)
             self._map = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+        self._resident_bytes = 0
 
     def read(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
         """Elements ``start`` to ``stop`` of a tensor, flat, as stored, read-only and without a copy."""
         stop = tensor.elements if stop is None else stop
         if stop <= start:
             return _EMPTY[tensor.dtype]
+        if self._resident_bytes > _RESIDENT_BYTES:
+            self._release()
+        self._resident_bytes += (stop - start) * tensor.stored.itemsize
         offset = len(self.layout.header) + tensor.start + start * tensor.stored.itemsize
         return np.frombuffer(self._map, tensor.stored, stop - start, offset)
 
     def blocks(self, tensor: Tensor, elements: int | None = None) -> Iterator[tuple[int, int]]:
-        """Walk a tensor: (start, stop) of one block after the other. Memory that was passed is given back."""
+        """Walk a tensor: (start, stop) of one block after the other."""
         step = elements or BLOCK_BYTES // tensor.stored.itemsize
-        for start in range(0, tensor.elements, step):
-            yield start, min(start + step, tensor.elements)
-            if (start // step + 1) % RELEASE_BLOCKS == 0:
-                self.release()
+        return ((start, min(start + step, tensor.elements)) for start in range(0, tensor.elements, step))
 
     def peak(self, tensor: Tensor, *, error: type[InvalidInput] = InvalidModel) -> float:
         """The largest magnitude in a floating tensor, exactly; the ``error`` class when a number is not finite."""
@@ -96,10 +96,11 @@ class MappedModel:
             largest = max(largest, magnitude)
         return largest
 
-    def release(self) -> None:
-        """Give back the memory of what was read: it stays in the page cache, but counts no longer as this process's."""
+    def _release(self) -> None:
+        # What was read stays in the page cache, and what is still in use comes back from there when it is touched.
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
+        self._resident_bytes = 0
 
 
 def save(model: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> bytes:

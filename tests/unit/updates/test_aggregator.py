@@ -103,7 +103,8 @@ def test_chunks_may_be_of_any_size(aggregator, blobs, chunk_bytes):
     assert result(blobs, aggregator.aggregate()) == ([[1, 2], [3, 4]], 5.0, 7)
 
 
-def test_a_receipt_says_what_was_stored(aggregator):
+def test_a_receipt_says_what_was_stored(make):
+    aggregator = make(with_sha256=True)
     receipt = send(aggregator, 1, weight=2.5)
     assert receipt.assignment == a(1)
     assert receipt.body_bytes == len(UPDATE)
@@ -112,8 +113,7 @@ def test_a_receipt_says_what_was_stored(aggregator):
     assert not receipt.duplicate
 
 
-def test_the_digest_is_left_out_on_request(make):
-    aggregator = make(with_sha256=False)
+def test_the_digest_is_computed_where_one_is_announced(aggregator):
     assert send(aggregator, 1).sha256 is None
     announced = Digest(hashlib.sha256(UPDATE).hexdigest())
     assert send(aggregator, 2, sha256=announced).sha256 == announced
@@ -172,7 +172,8 @@ def test_sparse_changes_are_aggregated(make, blobs):
 # -- exactly once ----------------------------------------------------------------------------------------------------
 
 
-def test_an_upload_repeated_gets_the_same_answer_and_counts_once(aggregator, blobs):
+def test_an_upload_repeated_gets_the_same_answer_and_counts_once(make, blobs):
+    aggregator = make(with_sha256=True)
     first = send(aggregator, 1, weight=2)
     again = send(aggregator, 1, save(model([[9, 9], [9, 9]])), weight=50)
     assert again.duplicate
@@ -182,7 +183,8 @@ def test_an_upload_repeated_gets_the_same_answer_and_counts_once(aggregator, blo
     assert result(blobs, aggregate)[0] == [[1, 2], [3, 4]]
 
 
-def test_a_repeat_is_known_before_its_body(aggregator):
+def test_a_repeat_is_known_before_its_body(make):
+    aggregator = make(with_sha256=True)
     first = send(aggregator, 1)
     sink = aggregator.start_update(a(1))
     assert sink.duplicate is not None
@@ -287,7 +289,7 @@ def test_closing_breaks_uploads_off_and_removes_the_spool(aggregator, tmp_path):
 
 
 def test_after_a_crash_every_acknowledged_update_is_there_and_nothing_else(make, blobs):
-    aggregator = make()
+    aggregator = make(with_sha256=True)
     receipt = send(aggregator, 1, save(model([[1, 1], [1, 1]])), weight=3, metrics={"loss": 4})
     aggregator.fold(a(1))
     send(aggregator, 2, save(model([[5, 5], [5, 5]])), weight=1)
