@@ -7,7 +7,7 @@ once per check-in here, so the bound is generous: what is refused could not have
 
 import math
 
-from vennue.core.errors import Infeasible
+from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.job import JobSpec, share
 from vennue.core.pool import Pool
 
@@ -26,6 +26,14 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> None:
         InvalidInput: the spec makes no sense in itself.
     """
     requirement, _ = spec.check(pool.schema)
+    if spec.mode == "async":
+        raise InvalidInput(
+            "this server aggregates whole rounds; asynchronous jobs run in simulations only",
+            field="mode",
+            value=spec.mode,
+            limit="sync",
+            fix='leave "mode" out',
+        )
     if spec.deadline_s is None or pool.supply.observed_s(now) < window_s:
         return
     least = share(spec.min_fraction, spec.demand)

@@ -235,7 +235,7 @@ class DataPlane:
         async with entry.opening:
             if entry.aggregator is None:
                 entry.aggregator = await self._in_thread(
-                    RoundAggregator, entry.attempt, entry.model, self.blobs, self._spool
+                    RoundAggregator, entry.attempt, entry.model, self.blobs, self._spool, with_sha256=True
                 )
             return entry.aggregator
 

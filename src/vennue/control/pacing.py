@@ -21,7 +21,7 @@ class Pacing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     idle_s: float = 600.0
     """No active job may use the device."""
     spread: float = 0.5
-    """Each answer is its base times a uniform factor in [1 - spread, 1 + spread)."""
+    """Each answer is its base times a uniform factor in [1 - spread, 1 + spread]."""
 
     def __post_init__(self) -> None:
         if not 0 < self.short_s <= self.busy_s <= self.idle_s < float("inf"):

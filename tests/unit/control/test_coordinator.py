@@ -1,0 +1,405 @@
+"""The coordinator: what is answered is durable, what was durable is there after a restart, a broken disk is told."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, until
+from vennue.core.errors import (
+    Conflict,
+    IllegalTransition,
+    InvalidInput,
+    InvalidModel,
+    JobEnded,
+    NotFound,
+    Overloaded,
+    StorageError,
+)
+from vennue.core.events import Tick
+from vennue.core.ids import Digest, JobId
+from vennue.core.job import JobSpec
+from vennue.core.plan import Plan, PoolView
+from vennue.state.ledger import SqlLedger
+
+SPEC = JobSpec(name="Next word!", demand=2, rounds=1)
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with rig_at(tmp_path) as made:
+        yield made
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_job_is_in_the_ledger_when_its_owner_is_answered(rig, tmp_path):
+    view, is_new = await rig.coordinator.submit(SPEC)
+    assert is_new
+    assert view.id.startswith("next-word-")
+    other = SqlLedger.at(tmp_path / "ledger.sqlite")
+    assert [job.id for job in (await other.load()).jobs] == [view.id]
+    await other.close()
+
+
+async def test_one_key_and_body_make_one_job(rig):
+    views = [await rig.coordinator.submit(SPEC, "k-1") for _ in range(3)]
+    assert [is_new for _, is_new in views] == [True, False, False]
+    assert len({view.id for view, _ in views}) == 1
+    assert len(await rig.coordinator.jobs()) == 1
+
+
+async def test_one_key_sent_twice_at_once_makes_one_job(rig):
+    """Case C4."""
+    views = await asyncio.gather(*(rig.coordinator.submit(SPEC, "k-1") for _ in range(5)))
+    assert len({view.id for view, _ in views}) == 1
+    assert sum(is_new for _, is_new in views) == 1
+
+
+async def test_a_key_with_another_body_is_refused_and_names_the_job_it_made(rig):
+    view, _ = await rig.coordinator.submit(SPEC, "k-1")
+    with pytest.raises(Conflict, match=view.id):
+        await rig.coordinator.submit(JobSpec(name="other", demand=2), "k-1")
+    assert len(await rig.coordinator.jobs()) == 1
+
+
+@pytest.mark.parametrize("key", ["", "é", "a\n", "x" * 201])
+async def test_a_key_that_makes_no_sense_is_refused(rig, key):
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.submit(SPEC, key)
+    assert caught.value.field == "Idempotency-Key"
+
+
+async def test_a_refused_spec_leaves_its_key_free(rig):
+    with pytest.raises(InvalidInput):
+        await rig.coordinator.submit(JobSpec(name="x", demand=0), "k-1")
+    view, is_new = await rig.coordinator.submit(SPEC, "k-1")
+    assert is_new
+    assert view.spec == SPEC
+
+
+async def test_many_jobs_submitted_at_once_share_transactions(rig):
+    """Case Q18: the disk is synced a few times, not once per job."""
+    views = await asyncio.gather(*(rig.coordinator.submit(SPEC) for _ in range(100)))
+    assert len({view.id for view, _ in views}) == 100
+    assert rig.ledger.saves <= 5
+
+
+async def test_an_asynchronous_job_is_refused_while_this_server_cannot_run_it(rig):
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.submit(JobSpec(name="x", demand=2, mode="async", buffer_size=1))
+    assert caught.value.field == "mode"
+
+
+# -- rounds ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_round_commits_the_exact_weighted_mean_of_its_reports(rig):
+    job = await rig.job()
+    await rig.open(job)
+    await rig.report(rig.task("d1"), 1.0, weight=3.0, loss=4.0)
+    await rig.report(rig.task("d2"), 5.0, weight=1.0, loss=0.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert view.state == "committed"
+    assert rig.numbers(view.result) == [2.0, 2.0]  # (3·1 + 1·5) / 4
+    assert (view.reported, view.weight, view.metrics) == (2, 4.0, {"loss": 3.0})
+    assert (await rig.coordinator.job(job)).model == view.result
+
+
+async def test_opening_a_round_again_changes_nothing(rig):
+    job = await rig.job()
+    first = await rig.coordinator.open_round(job, 1, rig.model(), {})
+    again = await rig.coordinator.open_round(job, 1, rig.model(), {})
+    assert (first.attempt, again.attempt) == (1, 1)
+
+
+async def test_opening_a_committed_round_again_answers_with_the_commit(rig):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    await rig.report(rig.task("d1"))
+    committed = await rig.coordinator.round(job, 1, wait_s=20)
+    assert await rig.coordinator.open_round(job, 1, rig.model(), {}) == committed
+    with pytest.raises(IllegalTransition):
+        await rig.coordinator.open_round(job, 1, rig.model(9.0), {})
+
+
+async def test_a_round_on_a_model_that_is_not_there_is_refused_with_the_fix(rig):
+    job = await rig.job()
+    absent = Digest("0" * 64)
+    with pytest.raises(NotFound) as caught:
+        await rig.coordinator.open_round(job, 1, absent, {})
+    assert caught.value.field == "model"
+    assert caught.value.fix == f"upload it first: PUT /v1/blobs/{absent}"
+    assert (await rig.coordinator.job(job)).open_round is None
+
+
+async def test_a_round_on_a_blob_that_is_no_model_is_refused(rig):
+    job = await rig.job()
+    blob = rig.blobs.put(b"not a model")
+    with pytest.raises(InvalidModel):
+        await rig.coordinator.open_round(job, 1, blob, {})
+
+
+async def test_a_round_that_was_never_opened_is_not_found(rig):
+    job = await rig.job()
+    with pytest.raises(NotFound) as caught:
+        await rig.coordinator.round(job, 1)
+    assert caught.value.field == "round"
+
+
+async def test_settings_beyond_a_page_are_refused(rig):
+    job = await rig.job()
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.open_round(job, 1, rig.model(), {"x": "y" * 20_000})
+    assert (caught.value.field, caught.value.limit) == ("config", 16_384)
+
+
+async def test_a_strategy_that_fails_costs_its_own_round_an_attempt_and_no_other_job_anything(rig, monkeypatch):
+    broken, sound = await rig.job(demand=1, requirement="device.ram_gb >= 4"), await rig.job(demand=1)
+    await rig.open(broken)
+    await rig.open(sound)
+    aggregate = rig.data.aggregate
+
+    async def fail(attempt: str, assignments: Any) -> Any:
+        if attempt.startswith(broken):
+            raise ZeroDivisionError("a strategy's own mistake")
+        return await aggregate(attempt, assignments)
+
+    monkeypatch.setattr(rig.data, "aggregate", fail)
+    first, second = rig.task("d1", ram_gb=6), rig.task("d2", ram_gb=2)
+    assert (first.job, second.job) == (broken, sound)
+    await rig.report(first)
+    await rig.report(second)
+    assert (await rig.coordinator.round(sound, 1, wait_s=20)).state == "committed"
+    await until(lambda: rig.coordinator.counters.failed_commits == 1)
+    await rig.coordinator.settled()
+    view = await rig.coordinator.round(broken, 1)
+    assert (view.state, view.attempt) == ("open", 2)
+
+
+async def test_a_round_is_tried_again_at_its_deadline_though_nothing_else_happens(tmp_path):
+    class Leap(Clock):
+        """Stands still until the round is open, then jumps far ahead."""
+
+        leaps = False
+
+        def __call__(self) -> float:
+            if self.leaps:
+                self.leaps, self.now = False, self.now + 10_000
+                return self.now - 10_000
+            return self.now
+
+    clock = Leap()
+    async with rig_at(tmp_path, clock) as rig:
+        job = await rig.job(deadline_s=60)
+        model = rig.model()
+        await rig.coordinator.data.check_model(model)
+        clock.leaps = True
+        await rig.coordinator.open_round(job, 1, model, {})
+        await until(lambda: not clock.leaps and len(rig.coordinator.pool.attempts()) == 1)
+        await until(lambda: rig.coordinator.pool.attempts()[0].number == 2)
+        assert (await rig.coordinator.round(job, 1)).attempt == 2
+
+
+async def test_a_policy_that_fails_is_counted_and_stops_nothing(tmp_path):
+    class Failing:
+        def plan(self, view: PoolView) -> Plan:
+            raise RuntimeError("a policy's own mistake")
+
+    async with rig_at(tmp_path, planner=Failing()) as rig:
+        job = await rig.job()
+        await rig.open(job)
+        assert rig.check_in("d1") is None
+        assert rig.coordinator.counters.policy_failures >= 1
+        assert (await rig.coordinator.job(job)).state == "active"
+
+
+# -- long polls ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_long_poll_is_answered_when_the_round_commits(rig):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    poll = asyncio.create_task(rig.coordinator.round(job, 1, wait_s=1000))
+    await until(lambda: len(rig.coordinator.waiters) == 1)
+    await rig.report(rig.task("d1"))
+    assert (await poll).state == "committed"
+    assert len(rig.coordinator.waiters) == 0
+
+
+async def test_a_long_poll_is_answered_when_the_job_is_cancelled(rig):
+    job = await rig.job()
+    await rig.open(job)
+    poll = asyncio.create_task(rig.coordinator.round(job, 1, wait_s=1000))
+    await until(lambda: len(rig.coordinator.waiters) == 1)
+    await rig.coordinator.cancel(job, "enough")
+    view = await poll
+    assert (view.state, view.reason) == ("cancelled", "enough")
+
+
+async def test_a_long_poll_is_answered_at_a_stop(rig):
+    job = await rig.job()
+    await rig.open(job)
+    poll = asyncio.create_task(rig.coordinator.round(job, 1, wait_s=1000))
+    await until(lambda: len(rig.coordinator.waiters) == 1)
+    rig.coordinator.announce_stop()
+    assert (await poll).state == "open"
+
+
+async def test_more_long_polls_than_allowed_are_told_to_come_back(tmp_path):
+    async with rig_at(tmp_path, max_waiters=1) as rig:
+        job = await rig.job()
+        await rig.open(job)
+        poll = asyncio.create_task(rig.coordinator.round(job, 1, wait_s=1000))
+        await until(lambda: len(rig.coordinator.waiters) == 1)
+        with pytest.raises(Overloaded):
+            await rig.coordinator.round(job, 1, wait_s=1000)
+        rig.coordinator.announce_stop()
+        await poll
+
+
+# -- restart ---------------------------------------------------------------------------------------------------------
+
+
+async def test_after_a_restart_jobs_and_commits_are_there_and_open_rounds_go_on_as_a_new_attempt(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=1)
+        await rig.open(job)
+        await rig.report(rig.task("d1"), 7.0)
+        committed = await rig.coordinator.round(job, 1, wait_s=20)
+        await rig.open(job, 2)
+        ended = await rig.job(name="ended")
+        await rig.coordinator.cancel(ended, "enough")
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        assert await rig.coordinator.round(job, 1) == committed
+        view = await rig.coordinator.job(job)
+        assert (view.committed_rounds, view.model) == (1, committed.result)
+        assert view.open_round is not None
+        assert (view.open_round.round, view.open_round.attempt) == (2, 2)
+        assert (await rig.coordinator.job(ended)).state == "cancelled"
+        task = rig.task("d1")
+        assert (task.assignment, task.config) == (f"{job}.2.2.1", {"lr": 0.5})
+        await rig.report(task)
+        assert (await rig.coordinator.round(job, 2, wait_s=20)).state == "committed"
+
+
+async def test_after_a_restart_a_key_still_names_its_job(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        first, _ = await rig.coordinator.submit(SPEC, "k-1")
+    async with rig_at(tmp_path) as rig:
+        again, is_new = await rig.coordinator.submit(SPEC, "k-1")
+    assert (again.id, is_new) == (first.id, False)
+
+
+async def test_an_aborted_attempt_stays_aborted_after_a_restart(tmp_path):
+    """Case R1."""
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job()
+        await rig.open(job)
+    async with rig_at(tmp_path) as rig:
+        attempts = [await rig.ledger.latest_attempt(job, 1)]
+        await rig.coordinator.cancel(job, "enough")
+    async with rig_at(tmp_path) as rig:
+        view = await rig.coordinator.round(job, 1)
+    assert [attempt.number for attempt in attempts if attempt] == [2]
+    assert (view.state, view.attempt) == ("cancelled", 2)
+
+
+# -- a ledger that fails ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    monkeypatch.setattr("vennue.control.coordinator.RETRY_LEDGER_S", 0.0)
+
+
+async def failed(rig: Rig) -> None:
+    rig.ledger.failure = DISK_FULL
+    with pytest.raises(StorageError, match="disk is full"):
+        await rig.coordinator.submit(SPEC, "k-1")
+
+
+async def test_when_the_ledger_fails_nothing_is_answered_as_done_and_the_reason_is_told(rig):
+    job = await rig.job()
+    await failed(rig)
+    assert rig.coordinator.failure is not None
+    assert "disk is full" in rig.coordinator.failure
+    for call in (rig.coordinator.job(job), rig.coordinator.jobs(), rig.coordinator.cancel(job, "x")):
+        with pytest.raises(StorageError, match="disk is full"):
+            await call
+    with pytest.raises(StorageError, match="disk is full"):
+        rig.check_in("d1")
+
+
+async def test_when_the_ledger_works_again_the_pool_is_what_the_ledger_holds(rig, soon):
+    job = await rig.job()
+    await rig.open(job)
+    rig.task("d1")
+    await failed(rig)
+    rig.ledger.failure = None
+    await until(lambda: rig.coordinator.failure is None)
+    assert [view.id for view in await rig.coordinator.jobs()] == [job]
+    assert (await rig.coordinator.round(job, 1)).attempt == 2
+    again, is_new = await rig.coordinator.submit(SPEC, "k-1")
+    assert is_new
+    assert again.id != job
+    for device in ("d1", "d2"):
+        await rig.report(rig.task(device))
+    assert (await rig.coordinator.round(job, 1, wait_s=20)).state == "committed"
+
+
+async def test_a_long_poll_learns_that_the_ledger_failed(rig):
+    job = await rig.job()
+    await rig.open(job)
+    poll = asyncio.create_task(rig.coordinator.round(job, 1, wait_s=1000))
+    await until(lambda: len(rig.coordinator.waiters) == 1)
+    await failed(rig)
+    with pytest.raises(StorageError):
+        await poll
+
+
+async def test_a_commit_that_the_ledger_loses_is_made_again(rig, soon):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    rig.ledger.failure = DISK_FULL
+    await rig.report(rig.task("d1"))
+    await until(lambda: rig.coordinator.failure is not None)
+    rig.ledger.failure = None
+    await until(lambda: rig.coordinator.failure is None)
+    view = await rig.coordinator.round(job, 1)
+    assert (view.state, view.attempt) == ("open", 2)
+
+
+async def test_any_exception_of_a_ledger_counts_as_its_failure(rig):
+    rig.ledger.failure = RuntimeError("a ledger's own mistake")
+    with pytest.raises(StorageError, match="a ledger's own mistake"):
+        await rig.coordinator.submit(SPEC)
+
+
+# -- ends ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_ended_job_opens_no_round(rig):
+    job = await rig.job()
+    await rig.coordinator.complete(job)
+    with pytest.raises(JobEnded):
+        await rig.coordinator.open_round(job, 1, rig.model(), {})
+    assert (await rig.coordinator.complete(job)).state == "completed"
+
+
+async def test_a_job_that_is_not_there_is_not_found(rig):
+    with pytest.raises(NotFound):
+        await rig.coordinator.job(JobId("nobody"))
+
+
+async def test_changing_the_policy_keeps_all_jobs(rig):
+    """Case Q15."""
+    from vennue.policies import get_policy
+
+    job = await rig.job()
+    await rig.open(job)
+    rig.coordinator.set_policy("srsf", get_policy("srsf"))
+    rig.coordinator.apply(Tick())
+    assert (await rig.coordinator.pool_view()).policy == "srsf"
+    assert rig.task("d1").job == job

@@ -1,0 +1,138 @@
+"""Every job has a reason with numbers; each is worked out here by hand from a pool of a few devices."""
+
+import pytest
+
+from vennue.control.explain import Explainer
+from vennue.core.events import CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
+from vennue.core.job import JobSpec
+from vennue.core.pool import Pool
+from vennue.policies import get_policy
+
+MODEL = Digest("0" * 64)
+BIG = "device.ram_gb >= 4"
+
+
+class World:
+    """A first-come, first-served pool that has been observed for 1000 s."""
+
+    def __init__(self, policy: str = "fifo") -> None:
+        self.pool = Pool(get_policy(policy))
+        self.now = 0.0
+
+    def job(self, name: str, **spec: object) -> JobId:
+        fields = {"name": name, "demand": 10, **spec}
+        self.pool.handle(SubmitJob(JobId(name), JobSpec(**fields)), self.now)  # type: ignore[arg-type]  # varies by test
+        return JobId(name)
+
+    def open(self, job: JobId, round_number: int = 1) -> None:
+        self.pool.handle(OpenRound(job, round_number, MODEL), self.now)
+
+    def check_in(self, device: str, ram_gb: float = 6.0):
+        profile = self.pool.registry.profile({"ram_gb": ram_gb})
+        return self.pool.handle(CheckIn(DeviceId(device), profile), self.now)
+
+    def supply(self, count: int, ram_gb: float) -> None:
+        """Check-ins in the first 1000 s, before any job needs them."""
+        self.now = 0.0
+        for number in range(count):
+            self.now = 1000.0 * number / max(1, count)
+            self.check_in(f"early-{ram_gb}-{number}", ram_gb)
+        self.now = 1000.0
+
+    def reason(self, job: JobId):
+        self.pool.drain()
+        return Explainer(self.pool, self.now).reason(self.pool.jobs[job])
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_a_job_without_an_open_round_waits_for_its_owner(world):
+    reason = world.reason(world.job("a"))
+    assert reason.code == "waiting-for-owner"
+    assert "round 1" in reason.text
+
+
+def test_before_any_device_has_checked_in_there_is_no_supply_yet(world):
+    job = world.job("a")
+    world.open(job)
+    reason = world.reason(job)
+    assert (reason.code, reason.needs, reason.supply_per_s) == ("no-supply-yet", 10, 0.0)
+
+
+def test_when_no_device_meets_the_requirement_the_reason_names_it(world):
+    job = world.job("a", requirement="device.ram_gb >= 64")
+    world.supply(10, ram_gb=6)
+    world.open(job)
+    reason = world.reason(job)
+    assert (reason.code, reason.supply_per_s) == ("no-eligible-device", 0.0)
+    assert "device.ram_gb >= 64" in reason.text
+
+
+def test_the_first_job_in_line_is_filling_at_the_rate_of_its_supply(world):
+    job = world.job("a")
+    world.supply(100, ram_gb=6)
+    world.open(job)
+    reason = world.reason(job)
+    assert (reason.code, reason.needs, reason.demand_ahead, reason.blocking) == ("filling", 10, 0, [])
+    assert reason.supply_per_s == pytest.approx(0.1)  # 100 check-ins in 1000 s
+    assert reason.eta_s == pytest.approx(100.0)  # 10 devices at 0.1/s
+
+
+def test_a_job_behind_others_is_told_who_and_how_much_is_ahead(world):
+    """Case Q4."""
+    first, second, third = (world.job(name) for name in "abc")
+    world.supply(100, ram_gb=6)
+    for job in (first, second, third):
+        world.open(job)
+    world.check_in("d1")  # goes to a: 9 left
+    reason = world.reason(third)
+    assert (reason.code, reason.needs, reason.demand_ahead) == ("behind-other-jobs", 10, 19)
+    assert reason.blocking == [first, second]
+    assert reason.eta_s == pytest.approx(290.0, rel=0.02)  # (19 + 10) devices at 0.1/s
+
+
+def test_a_job_that_is_first_in_some_region_is_filling_from_there(world):
+    scarce, common = world.job("a", requirement=BIG), world.job("b")
+    world.supply(100, ram_gb=6)
+    for number in range(300):
+        world.check_in(f"small-{number}", ram_gb=2)
+    world.open(scarce)
+    world.open(common)
+    reason = world.reason(common)
+    assert (reason.code, reason.blocking) == ("filling", [])
+    assert reason.supply_per_s == pytest.approx(0.4)
+    assert reason.eta_s == pytest.approx(10 / 0.3)  # the small devices are all its own
+
+
+def test_chosen_at_random_nobody_is_ahead():
+    world = World("random")
+    jobs = [world.job(name) for name in "ab"]
+    world.supply(100, ram_gb=6)
+    for job in jobs:
+        world.open(job)
+    assert [world.reason(job).code for job in jobs] == ["filling", "filling"]
+
+
+def test_a_full_round_collects_and_a_closed_one_commits(world):
+    job = world.job("a", demand=1)
+    world.open(job)
+    world.check_in("d1")
+    reason = world.reason(job)
+    assert (reason.code, reason.needs) == ("collecting", 0)
+    assert "0 of 1" in reason.text
+    world.pool.handle(Report(AssignmentId("a.1.1.1"), DeviceId("d1")), world.now)
+    assert world.reason(job).code == "committing"
+    world.pool.handle(Committed(AttemptId("a.1.1"), MODEL), world.now)
+    assert world.reason(job).code == "waiting-for-owner"
+
+
+def test_an_ended_job_says_how_it_ended(world):
+    done, stopped = world.job("a"), world.job("b")
+    world.pool.handle(CompleteJob(done), world.now)
+    world.pool.handle(CancelJob(stopped, "too dear"), world.now)
+    assert (world.reason(done).code, world.reason(stopped).code) == ("completed", "cancelled")
+    assert "too dear" in world.reason(stopped).text

@@ -1,0 +1,339 @@
+"""The selector: tokens, leases, reports that count once, and devices that are told when to come back."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from tests.unit.control.rig import Clock, Rig, body, rig_at, sha256, until, update
+from vennue.core.errors import Forbidden, InvalidInput, InvalidUpdate, NotFound, Overloaded, TooLarge, TooLate
+from vennue.core.ids import AssignmentId
+from vennue.protocol import CheckInRequest, DeclineRequest, Task
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with rig_at(tmp_path) as made:
+        yield made
+
+
+# -- check-ins -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_device_is_given_all_it_needs_to_train(rig):
+    job = await rig.job(name="Keyboard", lease_s=120)
+    await rig.open(job)
+    task = rig.task("d1")
+    assert (task.assignment, task.job, task.name, task.round) == (f"{job}.1.1.1", job, "Keyboard", 1)
+    assert (task.model, task.config, task.expires_in_s) == (rig.model(), {"lr": 0.5}, 120.0)
+    assert task.private_requirement is None
+
+
+async def test_a_device_that_checks_in_again_gets_the_same_task_with_what_is_left_of_its_lease(rig):
+    job = await rig.job(lease_s=120)
+    await rig.open(job)
+    first = rig.task("d1")
+    rig.clock.now += 20
+    again = rig.task("d1")
+    assert (again.assignment, again.token) == (first.assignment, first.token)
+    assert again.expires_in_s == 100.0
+
+
+async def test_a_check_in_waits_for_the_attempt_that_it_is_bound_to_to_be_durable(rig):
+    job = await rig.job(demand=1)
+    rig.ledger.gate.clear()
+    opening = asyncio.create_task(rig.open(job))
+    await until(lambda: rig.coordinator.pool.jobs[job].attempt is not None)
+    answer, pending = rig.selector.check_in(CheckInRequest(device="d1"))
+    assert answer.task is not None
+    assert pending is not None
+    assert not pending.done()
+    rig.ledger.gate.set()
+    await pending
+    await opening
+    _, pending = rig.selector.check_in(CheckInRequest(device="d1"))
+    assert pending is None
+
+
+@pytest.mark.parametrize("device", ["", "x" * 129, "a\nb", "\x00"])
+async def test_a_device_without_a_proper_name_is_refused(rig, device):
+    with pytest.raises(InvalidInput) as caught:
+        rig.check_in(device)
+    assert caught.value.field == "device"
+
+
+async def test_attributes_that_make_no_sense_are_refused(rig):
+    with pytest.raises(InvalidInput) as caught:
+        rig.selector.check_in(CheckInRequest(device="d1", attributes=msgspec.Raw(b"[1]")))
+    assert caught.value.field == "attributes"
+
+
+@pytest.mark.parametrize(
+    ("ram_gb", "demand", "least", "most"),
+    [(2, 1, 50.0, 150.0), (6, 1, 5.0, 15.0)],
+    ids=["no job wants the device", "its job needs nobody now"],
+)
+async def test_a_device_without_a_task_comes_back_within_the_bounds_of_its_situation(rig, ram_gb, demand, least, most):
+    job = await rig.job(demand=demand, requirement="device.ram_gb >= 4")
+    await rig.open(job)
+    rig.task("first", ram_gb=6)
+    waits = set()
+    for number in range(50):
+        answer, _ = rig.selector.check_in(
+            CheckInRequest(device=f"d{number}", attributes=msgspec.Raw(b'{"ram_gb": %d}' % ram_gb))
+        )
+        assert answer.task is None
+        waits.add(answer.retry_after_s)
+    assert len(waits) == 50  # no herd
+    assert min(waits) >= least
+    assert max(waits) < most
+
+
+async def test_a_device_that_declined_a_job_short_of_devices_comes_back_soon(rig):
+    job = await rig.job(demand=5)
+    await rig.open(job)
+    task = rig.task("d1")
+    answer, _ = rig.selector.decline(task.assignment, task.token, DeclineRequest(reason="busy", declined=[job]))
+    assert answer.task is None
+    assert answer.retry_after_s is not None
+    assert 0.5 <= answer.retry_after_s < 1.5
+
+
+# -- answers to an offer ---------------------------------------------------------------------------------------------
+
+
+async def test_a_private_requirement_is_offered_first_and_the_lease_grows_with_acceptance(rig):
+    job = await rig.job(private_requirement="device.samples >= 100", lease_s=500)
+    await rig.open(job)
+    offer = rig.task("d1")
+    assert (offer.private_requirement, offer.expires_in_s) == ("device.samples >= 100", 30.0)
+    task, _ = rig.selector.accept(offer.assignment, offer.token)
+    assert task.expires_in_s == 500.0
+
+
+async def test_a_declining_device_is_given_the_next_job_at_once(rig):
+    """Case Q22."""
+    first, second = await rig.job(), await rig.job()
+    await rig.open(first)
+    await rig.open(second)
+    offer = rig.task("d1")
+    assert offer.job == first
+    answer, _ = rig.selector.decline(offer.assignment, offer.token, DeclineRequest(declined=[first]))
+    assert answer.task is not None
+    assert answer.task.job == second
+
+
+async def test_an_aborted_task_s_slot_is_free_at_once(rig):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    task = rig.task("d1")
+    assert rig.check_in("d2") is None
+    rig.selector.abort(task.assignment, task.token, DeclineRequest(reason="battery"))
+    assert rig.task("d2").assignment == f"{job}.1.1.2"
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+async def two_tasks(rig: Rig) -> tuple[Task, Task]:
+    job = await rig.job()
+    await rig.open(job)
+    return rig.task("d1"), rig.task("d2")
+
+
+async def test_a_report_for_somebody_else_s_assignment_is_forbidden_and_changes_nothing(rig):
+    mine, theirs = await two_tasks(rig)
+    with pytest.raises(Forbidden):
+        await rig.selector.report(theirs.assignment, mine.token, 1.0, {}, body(update(1.0)))
+    for call in (rig.selector.abort, rig.selector.decline):
+        with pytest.raises(Forbidden):
+            call(theirs.assignment, mine.token, DeclineRequest())
+    with pytest.raises(Forbidden):
+        rig.selector.accept(theirs.assignment, mine.token)
+    assert len(rig.coordinator.pool.table.assignments()) == 2
+
+
+@pytest.mark.parametrize("token", ["", ".", "a.b", "ZDE.", "ZDE.AAAA", "é.é", "ZDE." + "A" * 43, "%" * 100])
+async def test_a_forged_token_is_forbidden(rig, token):
+    mine, _ = await two_tasks(rig)
+    with pytest.raises(Forbidden):
+        await rig.selector.report(mine.assignment, token, 1.0, {}, body(update(1.0)))
+
+
+async def test_a_token_survives_a_restart_and_its_assignment_is_told_to_be_over(tmp_path):
+    """Case D10."""
+    async with rig_at(tmp_path) as rig:
+        mine, theirs = await two_tasks(rig)
+    async with rig_at(tmp_path) as rig:
+        with pytest.raises(TooLate):
+            await rig.report(mine)
+        with pytest.raises(Forbidden):
+            await rig.selector.report(theirs.assignment, mine.token, 1.0, {}, body(update(1.0)))
+
+
+async def test_an_assignment_of_no_job_is_not_found(rig):
+    with pytest.raises(NotFound):
+        rig.selector.accept(AssignmentId("nobody.1.1.1"), "a.b")
+    with pytest.raises(NotFound):
+        rig.selector.accept(AssignmentId("nonsense"), "a.b")
+
+
+# -- reports ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_report_is_acknowledged_with_its_digest(rig):
+    mine, _ = await two_tasks(rig)
+    receipt = await rig.report(mine, 1.0)
+    assert (receipt.sha256, receipt.duplicate) == (sha256(update(1.0)), False)
+    assert rig.coordinator.counters.reports == 1
+
+
+async def test_a_repeated_report_gets_the_first_one_s_receipt_and_counts_once(rig):
+    """Case C1."""
+    mine, theirs = await two_tasks(rig)
+    first = await rig.report(mine, 1.0)
+    again = await rig.report(mine, 100.0)
+    assert (again.sha256, again.duplicate) == (first.sha256, True)
+    await rig.report(theirs, 3.0)
+    view = await rig.coordinator.round(mine.job, 1, wait_s=20)
+    assert rig.numbers(view.result) == [2.0, 2.0]
+
+
+async def test_a_report_repeated_after_the_round_is_over_still_gets_its_receipt(rig):
+    mine, theirs = await two_tasks(rig)
+    first = await rig.report(mine)
+    await rig.report(theirs)
+    await rig.coordinator.round(mine.job, 1, wait_s=20)
+    await until(lambda: not rig.coordinator._tasks)
+    again = await rig.report(mine)
+    assert (again.sha256, again.duplicate) == (first.sha256, True)
+
+
+async def test_one_report_uploaded_twice_at_once_counts_once(rig):
+    mine, theirs = await two_tasks(rig)
+    receipts = await asyncio.gather(*(rig.report(mine, 1.0) for _ in range(4)))
+    assert sorted(receipt.duplicate for receipt in receipts) == [False, True, True, True]
+    await rig.report(theirs, 3.0)
+    view = await rig.coordinator.round(mine.job, 1, wait_s=20)
+    assert (view.reported, rig.numbers(view.result)) == (2, [2.0, 2.0])
+
+
+def let_expire(rig: Rig, task: Task) -> None:
+    rig.clock.now += 1000
+    rig.check_in("d9")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda rig, task: rig.selector.abort(task.assignment, task.token, DeclineRequest()), "aborted"),
+        (lambda rig, task: rig.selector.decline(task.assignment, task.token, DeclineRequest()), "declined"),
+        (let_expire, "lease ran out"),
+    ],
+    ids=["aborted", "declined", "expired"],
+)
+async def test_a_report_on_an_ended_assignment_is_too_late_and_told_how_it_ended(rig, end, told):
+    job = await rig.job(demand=1, lease_s=60)
+    await rig.open(job)
+    task = rig.task("d1")
+    end(rig, task)
+    with pytest.raises(TooLate, match=told):
+        await rig.report(task)
+    assert rig.coordinator.counters.refused_reports == 1
+
+
+async def test_a_report_after_its_round_closed_without_it_is_told_so(rig):
+    job = await rig.job(demand=2, deadline_s=100, min_fraction=0.5)
+    await rig.open(job)
+    quick, slow = rig.task("d1"), rig.task("d2")
+    await rig.report(quick)
+    await rig.coordinator.round(job, 1, wait_s=20)
+    with pytest.raises(TooLate, match="its round closed without it"):
+        await rig.report(slow)
+
+
+async def test_a_lease_that_runs_out_during_the_upload_leaves_nothing_of_the_report(rig):
+    job = await rig.job(demand=1, lease_s=60)
+    await rig.open(job)
+    task = rig.task("d1")
+    data = update(1.0)
+
+    def slow(limit: int):
+        async def chunks():
+            yield data[:10]
+            rig.clock.now += 1000
+            yield data[10:]
+
+        return chunks()
+
+    with pytest.raises(TooLate):
+        await rig.selector.report(task.assignment, task.token, 1.0, {}, slow)
+    other = rig.task("d2")
+    await rig.report(other, 5.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.reported, rig.numbers(view.result)) == (1, [5.0, 5.0])
+
+
+async def test_a_report_that_is_cut_off_leaves_nothing_and_may_be_sent_again(rig):
+    mine, _ = await two_tasks(rig)
+    with pytest.raises(InvalidUpdate):
+        await rig.selector.report(mine.assignment, mine.token, 1.0, {}, body(update(1.0)[:-1]))
+    receipt = await rig.report(mine, 1.0)
+    assert not receipt.duplicate
+
+
+async def test_an_update_of_another_shape_is_refused_and_the_device_keeps_its_lease(rig):
+    mine, _ = await two_tasks(rig)
+    with pytest.raises(InvalidUpdate):
+        await rig.selector.report(mine.assignment, mine.token, 1.0, {}, body(update(1.0, size=3)))
+    with pytest.raises(InvalidUpdate):
+        await rig.report(mine, float("nan"))
+    assert not (await rig.report(mine, 1.0)).duplicate
+
+
+async def test_a_body_above_what_the_model_allows_is_refused_while_it_arrives(rig):
+    mine, _ = await two_tasks(rig)
+    with pytest.raises((TooLarge, InvalidUpdate)):
+        await rig.selector.report(mine.assignment, mine.token, 1.0, {}, body(update(1.0) * 10_000, chunk=65_536))
+
+
+async def test_more_uploads_than_allowed_at_once_are_told_to_come_back(tmp_path):
+    async with rig_at(tmp_path, max_uploads=1) as rig:
+        mine, theirs = await two_tasks(rig)
+        going_on, data = asyncio.Event(), update(1.0)
+
+        def held(limit: int):
+            async def chunks():
+                yield data[:10]
+                await going_on.wait()
+                yield data[10:]
+
+            return chunks()
+
+        first = asyncio.create_task(rig.selector.report(mine.assignment, mine.token, 1.0, {}, held))
+        await until(lambda: rig.data.uploads == 1)
+        with pytest.raises(Overloaded):
+            await rig.report(theirs)
+        going_on.set()
+        await first
+        assert not (await rig.report(theirs)).duplicate
+
+
+async def test_an_upload_that_is_broken_off_by_the_server_s_end_leaves_no_part(tmp_path):
+    async with rig_at(tmp_path, Clock()) as rig:
+        mine, _ = await two_tasks(rig)
+
+        def never(limit: int):
+            async def chunks():
+                yield update(1.0)[:10]
+                await asyncio.Event().wait()
+
+            return chunks()
+
+        upload = asyncio.create_task(rig.selector.report(mine.assignment, mine.token, 1.0, {}, never))
+        await until(lambda: rig.data.uploads == 1)
+        upload.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await upload
+        assert rig.data.uploads == 0
+        assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []
