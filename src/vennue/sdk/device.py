@@ -1,6 +1,6 @@
 """Devices: check in, train what is offered, report. ``Device`` blocks, ``AsyncDevice`` awaits; they behave alike.
 
-    with vennue.Device("http://127.0.0.1:8460", attributes={"ram_gb": 6}) as device:
+    with vennue.Device("http://127.0.0.1:8765", attributes={"ram_gb": 6}) as device:
         for task in device.tasks():
             update, examples = train(task.model, **task.config)
             task.report(update, examples=examples)
@@ -30,7 +30,7 @@ from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.session import Assignment, Session, told
+from vennue.sdk.session import Assignment, Number, Session, told
 from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking
 
 log = logging.getLogger("vennue.sdk")
@@ -67,8 +67,8 @@ class _TaskBase:
         return self._assignment.offer.round
 
     @property
-    def config(self) -> dict[str, bool | int | float | str]:
-        """The owner's settings for this round."""
+    def config(self) -> dict[str, Any]:
+        """The owner's settings for this round: booleans, numbers and text by name."""
         return dict(self._assignment.offer.config)
 
     @property
@@ -99,7 +99,7 @@ class _TaskBase:
 class Task(_TaskBase):
     """A model to train."""
 
-    def report(self, update: Model, *, examples: float, metrics: Mapping[str, float] | None = None) -> bool:
+    def report(self, update: Model, *, examples: Number, metrics: Mapping[str, Number] | None = None) -> bool:
         """Send the trained model; True when it counts.
 
         False, with a warning in the log, when it came too late: the round had closed, the lease had run out or the
@@ -131,7 +131,7 @@ class Task(_TaskBase):
 class AsyncTask(_TaskBase):
     """A model to train. The methods are those of `Task`, to be awaited."""
 
-    async def report(self, update: Model, *, examples: float, metrics: Mapping[str, float] | None = None) -> bool:
+    async def report(self, update: Model, *, examples: Number, metrics: Mapping[str, Number] | None = None) -> bool:
         """See `Task.report`."""
         return await self._assignment.report(update, examples, metrics)
 
@@ -221,7 +221,8 @@ class Device(_DeviceBase):
     """A device of the pool.
 
     Args:
-        server: its address, as in ``"http://localhost:8765"``.
+        server: its address, as in ``"http://127.0.0.1:8765"``. By default that of the environment variable
+            ``VENNUE_SERVER``, or where ``vennue serve`` listens on this machine when it is told nothing else.
         device_id: the device's own stable name, 1 to 128 printable characters; by default a random one.
         attributes: what the server may know, for jobs' requirements.
         private: what only the device knows, for jobs' private requirements.

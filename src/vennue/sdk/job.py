@@ -1,6 +1,6 @@
 """Jobs as their owners drive them: ``Job`` blocks, ``AsyncJob`` awaits; they behave alike.
 
-    with vennue.Job("http://127.0.0.1:8460", name="keyboard", demand=10, rounds=5) as job:
+    with vennue.Job("http://127.0.0.1:8765", name="keyboard", demand=10, rounds=5) as job:
         for round in job.rounds():
             model = round.run(model)
 
@@ -274,7 +274,7 @@ class Job(_JobBase):
     on; except that `Unavailable`, and the end of this process, leave the job as it is, to be gone on with.
 
     Args:
-        server: its address, as in ``"http://127.0.0.1:8460"``. By default that of the environment variable
+        server: its address, as in ``"http://127.0.0.1:8765"``. By default that of the environment variable
             ``VENNUE_SERVER``, or where ``vennue serve`` listens on this machine when it is told nothing else.
         spec: what the job asks for; or give its fields as keywords.
         key: names this submission for ever. The same key and the same spec are the same job, so a program that is run

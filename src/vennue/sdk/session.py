@@ -32,6 +32,9 @@ from vennue.sdk.transport import Stopped, Wire
 
 log = logging.getLogger("vennue.sdk")
 
+Number = float | np.number[Any]
+"""A number of Python's or numpy's."""
+
 _FAREWELL = Retry(attempts=3, total_s=5.0)
 """Giving a task back is a courtesy: the lease ends it anyhow."""
 _REMEMBERED = 256
@@ -74,7 +77,7 @@ class Assignment:
     def expires_in_s(self) -> float:
         return max(0.0, self._received_at + self.offer.expires_in_s - self._wire.clock())
 
-    async def report(self, update: Model, examples: float, metrics: Mapping[str, float] | None) -> bool:
+    async def report(self, update: Model, examples: Number, metrics: Mapping[str, Number] | None) -> bool:
         self._check_open()
         body = models.encode_update(update, self._base)
         headers = _bearer(self.offer)

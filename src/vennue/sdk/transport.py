@@ -34,7 +34,7 @@ log = logging.getLogger("vennue.sdk")
 
 T = TypeVar("T")
 
-DEFAULT_SERVER = "http://127.0.0.1:8460"
+DEFAULT_SERVER = "http://127.0.0.1:8765"
 """Where ``vennue serve`` listens when it is told nothing else."""
 SERVER_VARIABLE = "VENNUE_SERVER"
 """The environment variable that names another server."""

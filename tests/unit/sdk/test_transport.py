@@ -149,15 +149,15 @@ def test_an_answer_that_is_not_the_message_is_an_error_that_says_where_it_came_f
         ask(server, time)
 
 
-@pytest.mark.parametrize("address", ["localhost:8460", "ftp://pool", "http://", "", "http://pool:port", 7])
+@pytest.mark.parametrize("address", ["localhost:8765", "ftp://pool", "http://", "", "http://pool:port", 7])
 def test_an_address_that_is_none_is_refused_with_an_example(address, time):
-    with pytest.raises(errors.InvalidInput, match=r"http://127\.0\.0\.1:8460") as caught:
+    with pytest.raises(errors.InvalidInput, match=r"http://127\.0\.0\.1:8765") as caught:
         BlockingTransport(address, None, time.timing)
     assert caught.value.field == "server"
 
 
 @pytest.mark.parametrize(
-    ("variable", "called"), [("http://elsewhere:9", "http://elsewhere:9/x"), ("", "http://127.0.0.1:8460/x")]
+    ("variable", "called"), [("http://elsewhere:9", "http://elsewhere:9/x"), ("", "http://127.0.0.1:8765/x")]
 )
 def test_without_an_address_the_environments_is_used_or_the_default(time, monkeypatch, variable, called):
     monkeypatch.setenv("VENNUE_SERVER", variable)
