@@ -23,11 +23,8 @@ from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.ids import Signature
 from vennue.core.job import JobSpec
 from vennue.core.requirement import AttributeSchema, Requirement
-from vennue.simulation.traces.devices import DevicePopulation
+from vennue.simulation.traces.devices import NOMINAL_WORKLOAD_S, DevicePopulation
 from vennue.simulation.traces.model import checked_seed
-
-NOMINAL_WORKLOAD_S = 30.0
-"""Training time of a task on the mean device, unless the job says otherwise."""
 
 _MAX_FILE_BYTES = 4 << 20
 

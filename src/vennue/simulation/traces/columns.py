@@ -147,7 +147,7 @@ def write_table(path: Path, columns: Mapping[str, Sequence[Any] | npt.NDArray[An
         InvalidInput: the name's ending says no kind of table.
         StorageError: the file cannot be written.
     """
-    suffix = _suffix(path)
+    suffix = table_suffix(path)
     with replacing(path) as file:
         if suffix == ".parquet":
             pa, parquet = _pyarrow()
@@ -187,7 +187,12 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
     )
 
 
-def _suffix(path: Path) -> str:
+def table_suffix(path: Path) -> str:
+    """Which kind of table a file's name says it is.
+
+    Raises:
+        InvalidInput: none.
+    """
     for suffix in _SUFFIXES:
         if path.name.lower().endswith(suffix):
             return suffix
@@ -207,7 +212,7 @@ def _open_text(path: Path) -> Iterator[tuple[TextIO, BinaryIO]]:
 
 
 def _read(path: Path, wanted: Sequence[str] | None, progress: Progress | None, *, header_only: bool = False) -> Table:
-    suffix = _suffix(path)
+    suffix = table_suffix(path)
     if not path.is_file():
         raise InvalidInput(f"no such file: {path}", field="path", value=str(path), fix="check the name")
     try:

@@ -25,6 +25,8 @@ from vennue.simulation.traces.model import FloatArray, IntArray, checked_seed
 MEAN_COMPUTATION_MS = 78.0
 MEAN_COMMUNICATION_KBPS = 13_736.0
 """Means of FedScale's 500 000 device records, which the Venn simulator measures devices against."""
+NOMINAL_WORKLOAD_S = 30.0
+"""Training time of a task on the mean device, unless the job says otherwise."""
 NOMINAL_LINK_S = 10.0
 """One transfer of the model over the mean link; a task makes two."""
 

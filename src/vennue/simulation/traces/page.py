@@ -34,7 +34,12 @@ def render(summary: TraceSummary) -> str:
         ("mean session", f"{summary.mean_length_s:,.0f} s"),
     ]
     quantiles = [
-        (f"{percent} %", f"{summary.length_s[percent]:,.0f}", f"{summary.device_available[percent]:.1%}")
+        (
+            f"{percent} %",
+            f"{summary.length_s[percent]:,.0f}",
+            f"{summary.device_available[percent]:.1%}",
+            f"{summary.task_s[percent]:,.0f}",
+        )
         for percent in summary.length_s
     ]
     regions = [
@@ -52,7 +57,7 @@ def render(summary: TraceSummary) -> str:
             "<h2>Check-ins per second by local hour</h2>",
             _bars(hours, [hour.check_ins_per_s for hour in summary.hours], "{:.3g}"),
             "<h2>Quantiles</h2>",
-            _table(("", "session length, s", "time that a device is there"), quantiles),
+            _table(("", "session length, s", "time that a device is there", "task of 30 s, s"), quantiles),
             "<h2>Regions</h2>",
             _table(("devices that meet exactly", "share of check-ins", "check-ins per second"), regions),
             "</html>\n",

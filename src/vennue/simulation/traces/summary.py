@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from vennue.core.requirement import Requirement
-from vennue.simulation.traces.devices import DevicePopulation
-from vennue.simulation.traces.model import DAY_S, CheckIns, FloatArray, Trace, record
+from vennue.simulation.traces.devices import NOMINAL_WORKLOAD_S, DevicePopulation, task_time_s
+from vennue.simulation.traces.model import DAY_S, CheckIns, FloatArray, IntArray, Trace, record
 
 QUANTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 """In percent."""
@@ -51,6 +51,8 @@ class TraceSummary(msgspec.Struct, frozen=True):
     length_s: dict[int, float]
     """Quantiles of the sessions' lengths."""
     mean_length_s: float
+    task_s: dict[int, float]
+    """Quantiles over check-ins of the time that a task of 30 s on the mean device takes."""
     hours: tuple[Hour, ...]
     regions: tuple[Region, ...]
 
@@ -60,6 +62,7 @@ def summarise(check_ins: CheckIns, population: DevicePopulation, classes: Mappin
     trace = check_ins if isinstance(check_ins, Trace) else record(check_ins, 1)
     devices, device = np.unique(trace.device, return_inverse=True)
     length_s = trace.end_s - trace.start_s
+    drawn = population(trace.device)
     there = np.bincount(device, weights=length_s) / trace.period_s
     return TraceSummary(
         name=trace.name,
@@ -72,8 +75,9 @@ def summarise(check_ins: CheckIns, population: DevicePopulation, classes: Mappin
         device_available=_quantiles(there),
         length_s=_quantiles(length_s),
         mean_length_s=float(length_s.mean()),
+        task_s=_quantiles(task_time_s(drawn, NOMINAL_WORKLOAD_S)),
         hours=_hours(trace, len(devices)),
-        regions=_regions(trace, population, classes),
+        regions=_regions(trace, drawn.row, population, classes),
     )
 
 
@@ -110,10 +114,12 @@ def _device_seconds(trace: Trace, at_s: FloatArray) -> FloatArray:
     return elapsed(trace.start_s) - elapsed(end_s)
 
 
-def _regions(trace: Trace, population: DevicePopulation, classes: Mapping[str, Requirement]) -> tuple[Region, ...]:
+def _regions(
+    trace: Trace, row: IntArray, population: DevicePopulation, classes: Mapping[str, Requirement]
+) -> tuple[Region, ...]:
     names: Sequence[str] = list(classes)
     regions = population.regions(list(classes.values()))
-    counts = np.bincount(regions.of_row[population(trace.device).row], minlength=len(regions.signatures))
+    counts = np.bincount(regions.of_row[row], minlength=len(regions.signatures))
     found = [
         Region(
             tuple(name for bit, name in enumerate(names) if signature >> bit & 1),
