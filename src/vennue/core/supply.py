@@ -76,11 +76,13 @@ class Supply:
             )  # fmt: skip
         self.bucket_s = bucket_s
         self.max_profiles = max_profiles
+        self.rates_version = 0
+        """Grows when `region_rates` has something new to say."""
         self._buckets = math.ceil(window_s / bucket_s)
         self._rng = random.Random(0) if rng is None else rng
         self._rows: dict[Profile, int] = {}
-        self._history = np.zeros((max_profiles, self._buckets))  # check-ins by row; the columns are a ring of buckets
-        self._open = 0  # the column of the bucket that is being counted
+        self._history = np.zeros((self._buckets, max_profiles))  # check-ins by bucket and row; the buckets are a ring
+        self._open = 0  # the bucket that is being counted
         self._news = [0.0] * max_profiles  # its check-ins that are not in the history yet: a list counts faster
         self._since = self._begin = math.inf  # when counting, and the open bucket, began
         self._end = -math.inf
@@ -97,7 +99,10 @@ class Supply:
         self._news[row] += count
 
     def rate(self, requirement: Requirement, now: float) -> float:
-        """Check-ins per second, over the window, of devices that meet the requirement: 4 µs per profile in it."""
+        """Check-ins per second, over the window, of devices that meet the requirement.
+
+        Evaluates it once for each combination of the values that it uses: about 4 µs, and 0.5 µs for each profile.
+        """
         return self._count(requirement, now, self._buckets) / self._span_s(now, self._buckets)
 
     def recent_rate(self, requirement: Requirement, now: float, span_s: float = 900.0) -> float:
@@ -109,8 +114,8 @@ class Supply:
         """Check-ins per second of each region that has been seen, over the window. They add up to that of the pool.
 
         The answer is kept until the bucket or the registry changes, or the time that it is taken over has grown by a
-        tenth, so planning rarely pays for it. Then it costs a look-up per profile, 1 ms for 4096 of them, and as many
-        evaluations of each new requirement. Do not change the answer.
+        tenth, so planning rarely pays for it. Then it costs a look-up per profile, 1.5 ms for 4096 of them, and an
+        evaluation of each new requirement per profile, as `rate` does. Do not change the answer.
         """
         if not self._begin <= now < self._end:
             self._turn(now)
@@ -124,6 +129,7 @@ class Supply:
             if count > 0:
                 signature = registry.signature(profile)
                 rates[signature] = rates.get(signature, 0.0) + count / span_s
+        self.rates_version += 1
         self._known = registry, registry.version, self._since + (now - self._since) * _FRESH, rates
         return rates
 
@@ -143,7 +149,7 @@ class Supply:
         """All counts as plain data (numbers, strings, lists, bytes), for `restore`."""
         observed_s = self.observed_s(now)
         self._fold()
-        by_age = np.roll(self._history[: len(self._rows)], -1 - self._open, axis=1)
+        by_age = np.roll(self._history[:, : len(self._rows)], -1 - self._open, axis=0)
         return {
             "bucket_s": self.bucket_s,
             "buckets": self._buckets,
@@ -163,10 +169,10 @@ class Supply:
             if snapshot["bucket_s"] != self.bucket_s or snapshot["buckets"] != self._buckets:
                 raise ValueError("it has other buckets")
             rows = {_ANY.check(attributes): row for row, attributes in enumerate(snapshot["profiles"])}
-            counts = np.frombuffer(snapshot["counts"], "<f8").reshape(len(snapshot["profiles"]), self._buckets)
+            counts = np.frombuffer(snapshot["counts"], "<f8").reshape(self._buckets, len(rows))
             observed_s, age_s = float(snapshot["observed_s"]), float(snapshot["bucket_age_s"])
-            if not len(rows) == len(counts) <= self.max_profiles:
-                raise ValueError("it has too many profiles, or one twice")
+            if len(rows) > self.max_profiles:
+                raise ValueError("it has too many profiles")
             if not ((counts >= 0) & (counts < math.inf)).all() or not 0 <= age_s <= min(observed_s, self.bucket_s):
                 raise ValueError("its numbers make no sense")
         except (AttributeError, InvalidInput, KeyError, TypeError, ValueError) as error:
@@ -175,7 +181,7 @@ class Supply:
             ) from error
         self._rows = rows
         self._history[:] = 0.0
-        self._history[: len(rows)] = counts
+        self._history[:, : len(rows)] = counts
         self._news = [0.0] * self.max_profiles
         self._open = self._buckets - 1
         self._begin = now - age_s
@@ -196,7 +202,7 @@ class Supply:
             self._fold()
             steps = math.floor((now - self._begin) / self.bucket_s)
             for step in range(1, min(steps, self._buckets) + 1):
-                self._history[:, (self._open + step) % self._buckets] = 0.0
+                self._history[(self._open + step) % self._buckets] = 0.0
             self._open = (self._open + steps) % self._buckets
             self._begin += steps * self.bucket_s
             self._known = None
@@ -204,7 +210,7 @@ class Supply:
 
     def _fold(self) -> None:
         used = len(self._rows)
-        self._history[:used, self._open] += self._news[:used]
+        self._history[self._open, :used] += self._news[:used]
         self._news = [0.0] * self.max_profiles
 
     def _totals(self, now: float, buckets: int) -> list[float]:
@@ -212,8 +218,8 @@ class Supply:
         if not self._begin <= now < self._end:
             self._turn(now)
         self._fold()
-        columns = (self._open - np.arange(buckets)) % self._buckets
-        totals: list[float] = self._history[: len(self._rows)].T[columns].sum(axis=0).tolist()
+        latest = slice(None) if buckets == self._buckets else (self._open - np.arange(buckets)) % self._buckets
+        totals: list[float] = self._history[latest, : len(self._rows)].sum(axis=0).tolist()
         return totals
 
     def _count(self, requirement: Requirement, now: float, buckets: int) -> float:
@@ -242,7 +248,7 @@ class Supply:
         stays as it was.
         """
         self._fold()
-        totals = self._history[: len(self._rows)].sum(axis=1)
+        totals = self._history[:, : len(self._rows)].sum(axis=0)
         places = int(_KEPT * self.max_profiles)
         stay = totals > 0
         if np.count_nonzero(stay) > places:
@@ -252,10 +258,10 @@ class Supply:
             kept = light[np.diff(np.floor(positions + self._rng.random()), prepend=0.0) > 0]
             stay[light] = False
             stay[kept] = True
-            self._history[kept] *= (threshold / totals[kept])[:, np.newaxis]
+            self._history[:, kept] *= threshold / totals[kept]
         rows = np.flatnonzero(stay)
-        self._history[: len(rows)] = self._history[rows]
-        self._history[len(rows) :] = 0.0
+        self._history[:, : len(rows)] = self._history[:, rows]
+        self._history[:, len(rows) :] = 0.0
         profiles = list(self._rows)
         self._rows = {profiles[row]: place for place, row in enumerate(rows.tolist())}
 
