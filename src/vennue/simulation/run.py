@@ -1,0 +1,119 @@
+"""`simulate`: one run of a workload under a policy, from what a user names to a `RunResult`.
+
+It draws the world, picks the engine, reports progress, and turns an interrupt into a partial, marked result.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import msgspec
+
+from vennue.core.plan import Planner
+from vennue.policies import Policy, get_policy
+from vennue.simulation.engine import ReferenceEngine
+from vennue.simulation.options import Options
+from vennue.simulation.options import options as options_of
+from vennue.simulation.result import FATES, End, RunResult
+from vennue.simulation.traces import Capacity, CheckIns, DevicePopulation, open_check_ins, phone_population
+from vennue.simulation.workload import JobTemplate, Workload, draw, load
+from vennue.simulation.world import World
+
+Engine = Literal["auto", "reference"]
+
+
+def simulate(
+    workload: str | Workload | Sequence[JobTemplate],
+    policy: str | Planner,
+    *,
+    parameters: Mapping[str, object] | None = None,
+    seed: int = 0,
+    trace: str | CheckIns = "paper",
+    population: DevicePopulation | None = None,
+    options: str | Options = "default",
+    engine: Engine = "auto",
+    validate: bool = False,
+    keep_assignments: bool = False,
+    progress: Callable[[float], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> RunResult:
+    """Run a workload once, to the end of its last job.
+
+    Args:
+        workload: a name or file, a loaded workload, or drawn jobs.
+        policy: a name, or anything that plans.
+        parameters: of the policy, when it is named.
+        seed: of everything that chance decides. Seed 0 draws the jobs that a workload of the Venn paper is known by;
+            the same seed gives the same jobs, devices, failures and delays under every policy.
+        trace: when devices check in; a name is opened with ``seed``.
+        population: what the devices are; the shipped phone models by default, with the capacities that go with the
+            trace ``paper`` if it is that one, else FedScale's.
+        options: what the run assumes, or the name of a preset.
+        engine: ``auto`` takes the fastest that gives the same results.
+        validate: check the core's invariants after every event (reference engine).
+        keep_assignments: keep a row for every device bound.
+        progress: told the fraction of device-rounds done, now and then.
+        stop: asked now and then whether to stop; then, as on Ctrl-C, the result so far is returned, marked.
+
+    Raises:
+        InvalidInput: what is named does not exist or makes no sense, before anything runs; or the policy raised.
+        Infeasible: a job whose requirement no device meets.
+    """
+    started_at = time.perf_counter()
+    planner = get_policy(policy, **(parameters or {})) if isinstance(policy, str) else policy
+    chosen = options_of(options) if isinstance(options, str) else options
+    name, jobs = _jobs(workload, seed)
+    check_ins = open_check_ins(trace, seed=seed) if isinstance(trace, str) else trace
+    if population is None:
+        population = phone_population(Capacity.paper() if check_ins.name == "paper" else None, seed=seed)
+    world = World(jobs, check_ins, population, seed=seed, options=chosen)
+    engines = {"auto": ReferenceEngine, "reference": ReferenceEngine}
+    running = engines[engine](world, planner, validate=validate, keep_assignments=keep_assignments)
+    total = sum(template.device_rounds for template in jobs)
+
+    def look() -> bool:
+        if progress is not None:
+            progress(min(running.done / total, 1.0))
+        return stop is not None and stop()
+
+    try:
+        ended: End = running.run(look)
+    except KeyboardInterrupt:
+        ended = "stopped"
+    found = running.columns()
+    counted = {column: int(found["jobs"][column].sum()) for column in ("bound", *FATES)}
+    check_ins_made = int(found["regions"]["check_ins"].sum())
+    return RunResult(
+        workload=name,
+        policy=describe(planner),
+        seed=seed,
+        engine=running.name,
+        options=chosen,
+        ended=ended,
+        end_s=running.now,
+        jobs=found["jobs"],
+        attempts=found["attempts"],
+        usage=running.usage.columns(running.now),
+        regions=found["regions"],
+        requirements=[requirement.text for requirement in world.requirements],
+        counters={"sessions": found["sessions"], "check_ins": check_ins_made, "plans": found["plans"], **counted},
+        assignments=found["assignments"],
+        wall_s=time.perf_counter() - started_at,
+    )
+
+
+def describe(planner: Planner) -> str:
+    """A policy's name, with the parameters that differ from their defaults."""
+    if not isinstance(planner, Policy):
+        return str(getattr(planner, "name", type(planner).__name__))
+    defaults = msgspec.structs.asdict(type(planner).Parameters())
+    changed = {k: v for k, v in msgspec.structs.asdict(planner.parameters).items() if v != defaults[k]}
+    return planner.name + ("(" + ", ".join(f"{k}={v}" for k, v in changed.items()) + ")" if changed else "")
+
+
+def _jobs(workload: str | Workload | Sequence[JobTemplate], seed: int) -> tuple[str, Sequence[JobTemplate]]:
+    if isinstance(workload, str):
+        workload = load(workload)
+    if isinstance(workload, Workload):
+        return workload.name, draw(workload, workload.seed + seed)
+    return "jobs", workload
