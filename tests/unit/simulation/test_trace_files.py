@@ -124,16 +124,20 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     assert "trace.csv is not a readable .csv file" in refusal(path)
 
 
-@pytest.mark.parametrize("content", [b"device,start_s,end_s\n", gzip.compress(b"device,start_s,end_s\n0,5,7\n")[:-9]])
+PACKED = gzip.compress(b"device,start_s,end_s\n0,5,7\n" * 50)
+
+
+@pytest.mark.parametrize("content", [b"device,start_s,end_s\n", PACKED[:-9], PACKED[:12] + b"\xff" * 20 + PACKED[32:]])
 def test_a_broken_gzip_file_is_refused(tmp_path, content):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(content)
     assert "trace.csv.gz is not a readable .csv.gz file" in refusal(path)
 
 
-def test_a_broken_parquet_file_is_refused(tmp_path):
+@pytest.mark.parametrize("content", [b"", b"PAR1 nothing of the sort", b"PAR1" + b"x" * 40 + b"\x08\0\0\0PAR1"])
+def test_a_broken_parquet_file_is_refused(tmp_path, content):
     path = tmp_path / "trace.parquet"
-    path.write_bytes(b"PAR1 nothing of the sort")
+    path.write_bytes(content)
     assert "trace.parquet is not a readable Parquet file" in refusal(path)
 
 

@@ -11,6 +11,7 @@ import io
 import itertools
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO, cast
@@ -47,7 +48,14 @@ class Table:
 
     def where(self, index: int) -> str:
         """Names a row of data in an error: the file and, for text, the line."""
-        return f"{self.path.name}, {'row' if self.path.suffix == '.parquet' else 'line'} {self._line(index)}"
+        index += self.first
+        if table_suffix(self.path) == ".parquet":
+            return f"{self.path.name}, row {index + 1}"
+        with _open_text(self.path) as (file, _):
+            reader = csv.reader(file)
+            for _ in itertools.islice((row for row in reader if row), index + 2):
+                pass
+            return f"{self.path.name}, line {reader.line_num}"
 
     def numbers(self, name: str) -> FloatArray:
         """A column as numbers.
@@ -104,16 +112,6 @@ class Table:
             f"{self.where(index)}: {name} is {value!r}, not a number",
             field=name, value=value, fix="correct the value or delete the row",
         )  # fmt: skip
-
-    def _line(self, index: int) -> int:
-        index += self.first
-        if self.path.suffix == ".parquet":
-            return index + 1
-        with _open_text(self.path) as (file, _):
-            reader = csv.reader(file)
-            for _ in itertools.islice((row for row in reader if row), index + 2):
-                pass
-            return reader.line_num
 
 
 def is_table(path: Path) -> bool:
@@ -219,7 +217,7 @@ def _read(path: Path, wanted: Sequence[str] | None, progress: Progress | None, *
         if suffix == ".parquet":
             return _read_parquet(path, wanted, header_only=header_only)
         return _read_csv(path, wanted, progress, header_only=header_only)
-    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, EOFError) as error:
+    except (UnicodeDecodeError, csv.Error, gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise InvalidInput(
             f"{path.name} is not a readable {suffix} file: {error}", field="path", value=str(path),
             fix="check that the file is whole and of the kind that its name says",
@@ -270,7 +268,7 @@ def _read_parquet(path: Path, wanted: Sequence[str] | None, *, header_only: bool
             if header_only:
                 return Table(path, {name: [] for name in names})
             table = file.read(columns=names)
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise InvalidInput(
             f"{path.name} is not a readable Parquet file: {error}", field="path", value=str(path),
             fix="check that the file is whole",

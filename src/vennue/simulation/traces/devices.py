@@ -119,7 +119,10 @@ class Capacity:
         self.communication_kbps = _positive("communication_kbps", communication_kbps)
         self.computation_ms = None if computation_ms is None else _positive("computation_ms", computation_ms)
         if listed and self.computation_ms is not None and len(self.computation_ms) != len(self.communication_kbps):
-            raise InvalidInput("a list of capacities needs both speeds of every device", field="capacity")
+            raise InvalidInput(
+                f"{len(self.computation_ms)} training speeds and {len(self.communication_kbps)} link speeds",
+                field="capacity", fix="give both speeds of every device",
+            )  # fmt: skip
 
     @classmethod
     @lru_cache(maxsize=1)
@@ -185,7 +188,9 @@ class DevicePopulation:
         else:
             shares = np.ones(len(table)) if weights is None else np.array(weights, dtype=np.float64)
         if len(shares) != len(table) or not np.all(shares >= 0) or not 0 < shares.sum() < math.inf:
-            raise InvalidInput("needs a weight of at least 0 for each device, not all 0", field="weights")
+            raise InvalidInput(
+                "needs a weight of at least 0 for each device, not all 0", field="weights", limit=0, fix="correct them"
+            )
         self.shares: FloatArray = shares / shares.sum()
         """Expected share of devices in each row of the table."""
         self._row_of_level = np.searchsorted(np.cumsum(self.shares), _midpoints(_LEVELS)).clip(max=len(table) - 1)
