@@ -80,7 +80,7 @@ class Pool:
         supply: Supply | None = None,
     ) -> None:
         self.schema = schema
-        self.registry = RequirementRegistry()
+        self.registry = RequirementRegistry(schema)
         self.supply = Supply() if supply is None else supply
         self.table = BindingTable()
         self.jobs: dict[JobId, Job] = {}
