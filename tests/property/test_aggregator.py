@@ -8,12 +8,14 @@ from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from vennue.core.errors import InvalidUpdate
+from vennue.core.errors import Conflict, InvalidUpdate
 from vennue.core.ids import AssignmentId, AttemptId
-from vennue.updates.aggregator import RoundAggregator
+from vennue.updates.aggregator import RoundAggregator, _summed
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.codecs import CODECS
 from vennue.updates.intake import UpdateSink
@@ -40,6 +42,11 @@ class AggregatorMachine(RuleBasedStateMachine):
         self.aggregator = RoundAggregator(
             ATTEMPT, self.base, self.blobs, Path(self.folder.name) / "spool", accumulator="float64"
         )
+        self.aggregator._spool_bytes = 100  # a sum takes the place of every two updates or so
+
+    @property
+    def summed(self):
+        return _summed(self.aggregator._stored)
 
     def teardown(self):
         self.aggregator.close()
@@ -86,7 +93,10 @@ class AggregatorMachine(RuleBasedStateMachine):
     @rule(assignment=ASSIGNMENTS)
     def drop(self, assignment):
         # A round decides once, when the update is acknowledged: an upload on its way is then over.
-        if not any(arriving[0] == assignment for arriving in self.arriving):
+        if assignment in self.summed:
+            with pytest.raises(Conflict):
+                self.aggregator.drop(assignment)
+        elif not any(arriving[0] == assignment for arriving in self.arriving):
             self.aggregator.drop(assignment)
             self.acknowledged.pop(assignment, None)
 
@@ -99,7 +109,7 @@ class AggregatorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.acknowledged)
     @rule(data=st.data())
     def aggregate(self, data):
-        counted = data.draw(st.sets(st.sampled_from(sorted(self.acknowledged)), min_size=1))
+        counted = data.draw(st.sets(st.sampled_from(sorted(self.acknowledged)), min_size=1)) | self.summed
         aggregate = self.aggregator.aggregate(assignments=counted)
         terms = [(Fraction(value), weight) for value, weight in (self.acknowledged[name] for name in counted)]
         total = sum(weight for _, weight in terms)
@@ -114,3 +124,4 @@ class AggregatorMachine(RuleBasedStateMachine):
 
 
 TestAggregator = AggregatorMachine.TestCase
+TestAggregator.settings = settings(stateful_step_count=30)

@@ -5,14 +5,15 @@ durable in the spool; only then may the device be told. Whoever keeps the round'
 ``fold`` adds it to the running sum, ``drop`` forgets it. ``aggregate`` takes exactly the updates that the round counted
 and stores the next model. An update that is refused, at whatever point, leaves no trace but a count.
 
+The disk is bounded, too: from time to time the sum takes the place of the updates in it, in the spool.
+
 Everything is synchronous, and safe to call from several threads: uploads run side by side, folding is one at a time.
-After a crash, constructing the aggregator again brings back every finished update; none of them is folded yet.
+After a crash, constructing the aggregator again brings back every finished update, in the stored sum or by itself.
 """
 
 import threading
 from collections.abc import Iterable, Mapping
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -61,6 +62,8 @@ class RoundAggregator:
         with_sha256: whether every receipt has the body's SHA-256, which takes as long as all the rest together.
             Otherwise it is computed only where one is announced.
         durable: whether finished updates survive a power loss, not only a crash of the process.
+        spool_bytes: how many bytes of folded updates to keep, before the stored sum takes their place; eight models at
+            least.
 
     Raises:
         NotFound: the base is not there.
@@ -81,6 +84,7 @@ class RoundAggregator:
         codecs: Iterable[str] = tuple(CODECS),
         with_sha256: bool = False,
         durable: bool = False,
+        spool_bytes: int = 4 * 2**30,
     ) -> None:
         self.attempt = attempt
         self.refused_updates = 0
@@ -92,17 +96,22 @@ class RoundAggregator:
         self._rules = Rules(self._base.layout, content, frozenset(codecs), with_sha256)
         self._weighting = weighting
 
-        self._folding = threading.Lock()  # guards these three; taken before the other lock, never after it
+        self._spool = Spool(spool, attempt, durable=durable)
+        self._spool_bytes = max(spool_bytes, 8 * self._base.layout.total_bytes)
+
+        self._folding = threading.Lock()  # guards these; taken before the other lock, never after it
         self._fold = Fold(self._base.layout, accumulator)
         self._metrics = _Metrics()
         self._folded: set[AssignmentId] = set()
+        self._folded_bytes = 0  # of those that are not in the stored sum
+        self._stored: Record | None = None  # the sum of some of them, which cannot be taken out of it again
 
-        self._spool = Spool(spool, attempt, durable=durable)
-        self._lock = threading.Lock()  # guards these four, and the counts
-        self._finished = {AssignmentId(record.key): record for record in self._spool.records()}
-        self._to_fold: set[AssignmentId] = set()
+        self._lock = threading.Lock()  # guards these, and the counts
+        self._finished: dict[AssignmentId, Record] = {}
         self._sinks: set[UpdateSink] = set()
         self._is_open = True
+
+        self._recover()
 
     @property
     def layout(self) -> ModelLayout:
@@ -174,30 +183,34 @@ class RoundAggregator:
                 self._sinks.add(sink)
         return sink
 
-    def fold(self, assignment: AssignmentId) -> None:
-        """Add a finished update to the running sum; nothing happens when it is in it already.
+    def fold(self, *assignments: AssignmentId) -> None:
+        """Add finished updates that count to the running sum; nothing happens to those that are in it already.
 
-        Threads that wait here for one another have their updates added together, by the first that can go on.
+        Several at once are added faster than one by one.
 
         Raises:
-            NotFound: there is no finished update of that assignment.
+            NotFound: there is no finished update of an assignment.
+            StorageError: an update cannot be read.
         """
-        with self._lock:
-            self._record(assignment)
-            self._to_fold.add(assignment)
         with self._folding:
-            with self._lock:
-                together, self._to_fold = self._to_fold, set()
-            self._fold_in(together)
+            self._fold_in(assignments)
+            if self._folded_bytes > self._spool_bytes:
+                self._store_sum()
 
     def drop(self, assignment: AssignmentId) -> None:
-        """Forget an update that does not count after all; nothing happens where there is none."""
-        with self._folding, self._lock:
-            self._finished.pop(assignment, None)
-            self._to_fold.discard(assignment)
+        """Forget an update that does not count after all; nothing happens where there is none.
+
+        Raises:
+            Conflict: it was folded, and is part of the stored sum.
+        """
+        with self._folding:
+            if assignment in _summed(self._stored):
+                raise Conflict("the update is part of a sum already", field="assignment", value=assignment)
+            with self._lock:
+                self._finished.pop(assignment, None)
             if assignment in self._folded:
                 self._unfold()
-        self._spool.remove(assignment)
+            self._spool.remove(assignment)
 
     def aggregate(
         self,
@@ -216,7 +229,7 @@ class RoundAggregator:
             round_number: which round this ends, from 1.
 
         Raises:
-            Conflict: no update counts.
+            Conflict: no update counts; or one that does not is part of the stored sum.
             NotFound: an update that counts is not there.
             Exception: as ``commit.commit_model``.
         """
@@ -228,6 +241,8 @@ class RoundAggregator:
         with self._folding:
             if not self._folded <= counted:
                 self._unfold()
+            if not self._folded <= counted:
+                raise Conflict("an update that does not count is part of a sum already", field="assignments")
             self._fold_in(counted)
             model, kept = commit_model(
                 self._fold,
@@ -250,45 +265,101 @@ class RoundAggregator:
         if discard:
             self._spool.discard()
 
-    def _record(self, assignment: AssignmentId) -> Record:
-        record = self._finished.get(assignment)
-        if record is None:
-            raise NotFound("no finished update of this assignment", field="assignment", value=assignment)
-        return record
-
-    def _fold_in(self, assignments: AbstractSet[AssignmentId]) -> None:
-        missing = sorted(assignments - self._folded)
-        for first in range(0, len(missing), FOLD_TOGETHER):
-            together = missing[first : first + FOLD_TOGETHER]
-            updates = []
-            for record in map(self._record, together):
-                update = MappedModel(record.path, size_bytes=record.body_bytes, known=self.layout, error=InvalidUpdate)
-                updates.append((update, codec_of(update.layout), self._weight(record)))
-                self._metrics.add(record.meta["metrics"], self._weight(record))
-            self._fold.add(*updates)
-            self._folded.update(together)
+    def _fold_in(self, assignments: Iterable[AssignmentId]) -> None:
+        missing = sorted(set(assignments) - self._folded)
+        with self._lock:
+            for assignment in missing:
+                if assignment not in self._finished:
+                    raise NotFound("no finished update of this assignment", field="assignment", value=assignment)
+            records = [self._finished[assignment] for assignment in missing]
+        for first in range(0, len(records), FOLD_TOGETHER):
+            together = records[first : first + FOLD_TOGETHER]
+            updates = [
+                MappedModel(record.path, size_bytes=record.body_bytes, known=self.layout, error=InvalidUpdate)
+                for record in together
+            ]
+            weights = [self._weight(record) for record in together]
+            self._fold.add(*zip(updates, (codec_of(update.layout) for update in updates), weights, strict=True))
+            for record, weight in zip(together, weights, strict=True):
+                self._metrics.add(record.meta["metrics"], weight)
+                self._folded.add(AssignmentId(record.key))
+                self._folded_bytes += record.body_bytes
 
     def _unfold(self) -> None:
-        self._fold.clear()
-        self._metrics = _Metrics()
-        self._folded.clear()
+        """Go back to the stored sum, or to the beginning."""
+        if self._stored is None:
+            self._fold.clear()
+            self._metrics = _Metrics()
+        else:
+            about = self._stored.meta
+            sums = MappedModel(self._stored.path, size_bytes=self._stored.body_bytes, known=self._fold.sums_layout)
+            self._fold.restore(sums, about["weight"], about["updates"])
+            self._metrics = _Metrics(**about["metrics"])
+        self._folded = _summed(self._stored)
+        self._folded_bytes = 0
+
+    def _store_sum(self) -> None:
+        """Let the sum take the place of the updates in it. A crash at any point leaves the one or the other."""
+        with self._lock:
+            finished = {assignment: self._finished[assignment] for assignment in self._folded}
+        about = {
+            "weight": self._fold.weight,
+            "updates": self._fold.updates,
+            "metrics": asdict(self._metrics),
+            "receipts": {key: [r.body_bytes, r.meta["weight"], r.meta["sha256"]] for key, r in finished.items()},
+        }
+        number = 1 if self._stored is None else self._stored.meta["number"] + 1
+        with self._spool.begin() as writer:
+            self._fold.store(writer.write)
+            stored, _ = writer.finish(f"sum.{number}", {"number": number, **about})
+        covered = [*finished, *([] if self._stored is None else [self._stored.key])]
+        self._stored = stored
+        self._folded_bytes = 0
+        for key in covered:
+            self._spool.remove(key)
+
+    def _recover(self) -> None:
+        """Take over what an earlier process finished."""
+        records = self._spool.records()
+        sums = sorted((record for record in records if "receipts" in record.meta), key=lambda r: int(r.meta["number"]))
+        if sums:
+            self._stored = sums[-1]  # it covers those before it
+            for key, (body_bytes, weight, sha256) in self._stored.meta["receipts"].items():
+                meta = {"weight": weight, "metrics": {}, "sha256": sha256}
+                self._finished[AssignmentId(key)] = Record(key, meta, self._stored.path, body_bytes)
+            self._unfold()
+        for record in records:
+            if record in sums[:-1] or record.key in self._folded:
+                self._spool.remove(record.key)
+            elif record not in sums:
+                self._finished[AssignmentId(record.key)] = record
 
     def _weight(self, record: Record) -> float:
         weight: float = record.meta["weight"]
         return weight if self._weighting == "examples" else 1.0
 
-    def _sink_ended(self, sink: UpdateSink, record: Record | None) -> None:
+    def _sink_ended(self, sink: UpdateSink, record: Record | None) -> Record | None:
         with self._lock:
             self._sinks.discard(sink)
             if record is None:
                 self.refused_updates += 1
                 self.refused_bytes += sink.received_bytes
-            elif self._is_open:
-                self._finished[AssignmentId(record.key)] = record
-            elif record.key not in self._finished:
+                return None
+            earlier = self._finished.get(AssignmentId(record.key))
+            if earlier is not None:
+                if earlier is not record:  # the earlier update gave way to the stored sum meanwhile
+                    self._spool.remove(record.key)
+                return earlier
+            if not self._is_open:
                 # Published while the attempt was being closed: nobody was told, so it must not exist.
                 self._spool.remove(record.key)
                 raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
+            self._finished[AssignmentId(record.key)] = record
+            return record
+
+
+def _summed(stored: Record | None) -> set[AssignmentId]:
+    return set() if stored is None else {AssignmentId(key) for key in stored.meta["receipts"]}
 
 
 @dataclass(slots=True)

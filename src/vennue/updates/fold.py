@@ -8,10 +8,13 @@ Each block of an update is multiplied into the scratch, and added to the sum whi
 memory sees one read of the update, and one read and one write of the sum for all updates that are added together.
 """
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
+from vennue.core.errors import StorageError
 from vennue.updates.codecs import BLOCK_ELEMENTS, Codec
 from vennue.updates.layout import ModelLayout, Tensor
 from vennue.updates.tensors import Array, MappedModel
@@ -76,3 +79,38 @@ class Fold:
         self._sums[...] = 0
         self.weight = 0.0
         self.updates = 0
+
+    @cached_property
+    def sums_layout(self) -> ModelLayout:
+        """The layout in which the sums are stored: the floating tensors, in the accumulator's dtype."""
+        dtype = f"F{8 * self.dtype.itemsize}"
+        return ModelLayout.of(
+            ((tensor.name, dtype, tensor.shape) for tensor in self.layout.floating),
+            {"vennue.sums": "1"},
+            keep_order=True,
+        )
+
+    def store(self, write: Callable[[bytes | memoryview], None]) -> None:
+        """Write the sums as a safetensors file; ``weight`` and ``updates`` are the caller's to keep."""
+        write(self.sums_layout.header)
+        write(self._sums.data)
+
+    def restore(self, sums: MappedModel, weight: float, updates: int) -> None:
+        """Go on from sums that were stored, exactly.
+
+        Raises:
+            StorageError: they are those of another model, or of another accumulator.
+        """
+        if sums.layout.header != self.sums_layout.header:
+            raise StorageError(
+                "the stored sums are not of this model and accumulator",
+                field="accumulator",
+                value=str(self.dtype),
+                fix="go on with the accumulator that the round began with",
+            )
+        for stored in self.sums_layout.tensors:
+            target = self._sums[self._at[stored.name]]
+            for start, stop in sums.blocks(stored):
+                target[start:stop] = sums.read(stored, start, stop)
+        self.weight = weight
+        self.updates = updates

@@ -149,7 +149,7 @@ class UpdateSink:
         writer: where its body goes; ``None`` for a duplicate.
         duplicate: the earlier receipt.
         ended: called once, with the record when the update is durable, and ``None`` when it was refused or broken off.
-            It may refuse the record by raising.
+            It returns the record that counts, which may be an earlier one, or refuses it by raising.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class UpdateSink:
         rules: Rules,
         writer: SpoolWriter | None,
         duplicate: Receipt | None,
-        ended: Callable[["UpdateSink", Record | None], None],
+        ended: Callable[["UpdateSink", Record | None], Record | None],
     ) -> None:
         self.duplicate = duplicate
         self.received_bytes = 0
@@ -217,13 +217,12 @@ class UpdateSink:
                 sha256 = self._check(writer)
                 meta = {"weight": self._announced.weight, "metrics": dict(self._announced.metrics), "sha256": sha256}
                 record, is_new = writer.finish(self._announced.assignment, meta)
-                self._end(record)
+                counted = self._end(record) or record
             except BaseException:
                 self._end()
                 raise
-            receipt = Receipt.of(record, duplicate=not is_new)
-            self.duplicate = Receipt.of(record, duplicate=True)
-            return receipt
+            self.duplicate = Receipt.of(counted, duplicate=True)
+            return Receipt.of(counted, duplicate=not is_new or counted is not record)
 
     def abort(self) -> None:
         """Remove what was received. Does nothing after ``finish`` or ``abort``."""
@@ -241,11 +240,12 @@ class UpdateSink:
             raise TooLate("the update was broken off", field="assignment", value=self._announced.assignment)
         return self._writer
 
-    def _end(self, record: Record | None = None) -> None:
+    def _end(self, record: Record | None = None) -> Record | None:
         writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.abort()  # nothing happens to what is finished
-            self._ended(self, record)
+        if writer is None:
+            return None
+        writer.abort()  # nothing happens to what is finished
+        return self._ended(self, record)
 
     def _check_length(self, total_bytes: int) -> None:
         if total_bytes > self._rules.max_body_bytes:

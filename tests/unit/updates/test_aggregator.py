@@ -6,6 +6,7 @@ import math
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.codecs import CODEC_KEY, CODECS
 from vennue.updates.intake import Receipt
+from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy
 from vennue.updates.tensors import Array, layout_of, load, save
 
@@ -320,6 +322,122 @@ def test_an_aggregate_that_could_not_be_stored_is_tried_again(aggregator, blobs,
         with pytest.raises(StorageError, match="free space"):
             aggregator.aggregate()
     assert result(blobs, aggregator.aggregate())[0] == [[1, 2], [3, 4]]
+
+
+# -- the stored sum --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def summed(make):
+    """An aggregator with updates 1 to 12 of weight 1 and ``w`` of n everywhere, most of them in a stored sum."""
+
+    def fill() -> RoundAggregator:
+        aggregator: RoundAggregator = make(spool_bytes=0, with_sha256=True)  # eight models at least
+        for number in range(1, 13):
+            send(aggregator, number, save(model([[number, 1], [1, 1]])), metrics={"n": number})
+            aggregator.fold(a(number))
+        return aggregator
+
+    return fill
+
+
+def test_the_sum_takes_the_place_of_the_updates_in_it(summed, blobs, tmp_path):
+    aggregator = summed()
+    # More than eight updates are kept at no time: the ninth made a sum of them all.
+    assert sorted(spooled_files(tmp_path)) == [f"job.1.1.{n}.update" for n in (10, 11, 12)] + ["sum.1.update"]
+    aggregate = aggregator.aggregate()
+    assert result(blobs, aggregate)[0] == [[6.5, 1], [1, 1]]
+    assert aggregate.metrics == {"n": 6.5}
+    assert aggregate.weight == len(aggregate.assignments) == 12
+
+
+def test_a_stored_sum_survives_a_crash_with_every_receipt(summed, make, blobs):
+    before = summed()
+    receipts = {number: before.receipt(a(number)) for number in range(1, 13)}
+    again = make(spool_bytes=0)
+    assert {number: again.receipt(a(number)) for number in range(1, 13)} == receipts
+    assert send(again, 3).duplicate
+    aggregate = again.aggregate()
+    assert result(blobs, aggregate)[0] == [[6.5, 1], [1, 1]]
+    assert aggregate.metrics == {"n": 6.5}
+
+
+def test_a_sum_replaces_the_one_before_it(summed, blobs, tmp_path):
+    aggregator = summed()
+    for number in range(13, 25):
+        send(aggregator, number, save(model([[number, 1], [1, 1]])))
+        aggregator.fold(a(number))
+    assert [name for name in spooled_files(tmp_path) if name.startswith("sum")] == ["sum.2.update"]
+    assert result(blobs, aggregator.aggregate())[0] == [[12.5, 1], [1, 1]]
+
+
+def test_updates_beside_the_sum_may_still_be_dropped_but_not_those_in_it(summed, blobs):
+    aggregator = summed()
+    aggregator.drop(a(11))
+    with pytest.raises(Conflict, match="part of a sum already"):
+        aggregator.drop(a(3))
+    with pytest.raises(Conflict, match="part of a sum already"):
+        aggregator.aggregate(assignments=[a(1), a(12)])
+    aggregate = aggregator.aggregate(assignments=[a(number) for number in range(1, 10)])
+    assert result(blobs, aggregate)[0] == [[5, 1], [1, 1]]
+    assert aggregate.metrics == {"n": 5}
+
+
+@pytest.mark.parametrize("removed", [0, 1, 8])
+def test_a_crash_while_updates_give_way_to_their_sum_counts_none_twice(summed, make, blobs, monkeypatch, removed):
+    removals: list[str] = []
+    remove = Spool.remove
+
+    def crash_after(spool: Spool, key: str) -> None:
+        if len(removals) == removed:
+            raise KeyboardInterrupt
+        removals.append(key)
+        remove(spool, key)
+
+    monkeypatch.setattr(Spool, "remove", crash_after)
+    with pytest.raises(KeyboardInterrupt):
+        summed()
+    monkeypatch.undo()
+    again = make()
+    assert again.finished == {a(number) for number in range(1, 10)}
+    aggregate = again.aggregate()
+    assert aggregate.weight == 9
+    assert result(blobs, aggregate)[0] == [[5, 1], [1, 1]]
+
+
+def test_an_upload_that_ends_after_its_earlier_one_went_into_the_sum_is_a_duplicate(make, tmp_path):
+    aggregator = make(spool_bytes=0)
+    slow = aggregator.start_update(a(1), 50)
+    slow.write(UPDATE)
+    for number in range(1, 10):
+        send(aggregator, number)
+        aggregator.fold(a(number))
+    assert sorted(spooled_files(tmp_path)) == ["00000000.part", "sum.1.update"]
+    receipt = slow.finish()
+    assert (receipt.duplicate, receipt.weight) == (True, 1)
+    assert spooled_files(tmp_path) == ["sum.1.update"]
+    assert aggregator.aggregate().weight == 9
+
+
+def test_updates_that_could_not_be_removed_do_not_count_twice(make, monkeypatch):
+    aggregator = make(spool_bytes=0)
+    for number in range(1, 10):
+        send(aggregator, number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda path, **options: (_ for _ in ()).throw(OSError(errno.EIO, "I/O error")))
+        with pytest.raises(StorageError):
+            aggregator.fold(*(a(number) for number in range(1, 10)))
+    for number in range(10, 20):
+        send(aggregator, number)
+        aggregator.fold(a(number))
+    for later in (aggregator, make()):
+        assert later.aggregate().weight == 19
+
+
+def test_a_sum_of_another_accumulator_is_refused(summed, make):
+    summed()
+    with pytest.raises(StorageError, match="not of this model and accumulator"):
+        make(accumulator="float64")
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
