@@ -8,7 +8,8 @@ Requirements are a subset of CEL with one kind of number: ``device.ram_gb >= 4``
 ``6`` or ``6.0``. So the text is rewritten before the library sees it: number literals become doubles, and ``size`` is
 converted to one. It is compiled twice, once with a typed variable per attribute to find mistakes, and once with
 ``device`` as a map, where absent attributes are errors and ``has`` works. No expression can stall the caller: length,
-tokens, nesting, regular expressions and macros are bounded here, iterations by the library.
+tokens, nesting, regular expressions and macros are bounded here, iterations by the library. The most costly ones found
+take 2 ms.
 """
 
 import math
@@ -285,6 +286,8 @@ class _Reader:
         self._patterns += 1
         if pattern.kind != "string" or close.text != ")":
             raise self._error(bracket.at, "`matches` takes one quoted regular expression")
+        if any(around.variable for around in self._brackets):
+            raise self._error(self._tokens[i].at, "`matches` cannot stand inside a macro", "use startsWith or contains")
         if self._patterns > MAX_PATTERNS:
             raise self._error(pattern.at, f"a requirement has at most {MAX_PATTERNS} regular expressions")
         if len(pattern.text) > MAX_PATTERN_CHARS:

@@ -209,6 +209,7 @@ def test_a_mistake_is_explained_where_it_was_made(text, said):
         (r'device.os.matches(r"\PL")', "no Unicode classes"),
         (f'device.os.matches("{"a?" * 100}")', "at most 128 characters"),
         ('device.os.matches("(")', "invalid regular expression: missing )"),
+        ('device.data.exists(d, d.matches("a"))', "`matches` cannot stand inside a macro"),
         ("device.os.matches(device.model)", "`matches` takes one quoted regular expression"),
         (" || ".join(['device.os.matches("a")'] * 5), "at most 4 regular expressions"),
     ],
