@@ -139,6 +139,16 @@ class Supply:
             profile: count for profile, count in zip(self._rows, self._totals(now, self._buckets), strict=True) if count
         }
 
+    @property
+    def turns_at(self) -> float:
+        """When the open bucket ends. Until then, check-ins may as well be counted together."""
+        return self._end
+
+    @property
+    def rates_until(self) -> float:
+        """Until when `region_rates` gives its last answer again, as long as the registry stays as it is."""
+        return -math.inf if self._known is None else min(self._end, self._known[2])
+
     def observed_s(self, now: float) -> float:
         """How long check-ins have been counted, even if that is longer than the window."""
         if not self._begin <= now < self._end:

@@ -156,6 +156,26 @@ def test_a_step_backwards_loses_no_check_in_and_at_most_a_bucket_of_time():
     assert 1.0 <= supply.rate(ANY, 3600.0) <= 7200 / 7139
 
 
+def test_the_region_rates_stay_as_they_are_for_as_long_as_promised():
+    supply, registry = started(), RequirementRegistry()
+    observe_evenly(supply, phone(4), start=0, end=500, gap=5)
+    rates = supply.region_rates(registry, 500.0)
+    supply.observe(phone(8), 540.0)
+
+    assert supply.rates_until == pytest.approx(550.0)
+    assert supply.region_rates(registry, 549.0) is rates
+    assert supply.region_rates(registry, 551.0) is not rates
+
+
+def test_check_ins_may_be_counted_together_until_the_bucket_turns():
+    one_by_one, together = started(), started()
+    observe_evenly(one_by_one, phone(4), start=0, end=900, gap=10)
+    assert together.turns_at == 900.0
+    together.observe(phone(4), 899.0, count=90)
+
+    assert together.rate(ANY, 1000.0) == one_by_one.rate(ANY, 1000.0)
+
+
 def test_a_jump_beyond_the_window_leaves_an_empty_window():
     supply = started()
     observe_evenly(supply, phone(4), start=0, end=900, gap=1)
