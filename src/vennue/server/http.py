@@ -179,9 +179,10 @@ class Request:
                 "the body was cut off", status=400, field="body", value=received, limit=expected, fix="send it whole"
             )
 
-    async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int) -> Message:
-        """The body as a message; an empty body counts as ``{}``."""
-        return decode(decoder, await self.body(limit) or b"{}")
+    async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int, *, optional: bool = False) -> Message:
+        """The body as a message. If it is ``optional``, an empty one counts as ``{}``."""
+        body = await self.body(limit)
+        return decode(decoder, b"{}" if optional and not body else body)
 
     async def disconnected(self) -> None:
         """Return when the client has gone away."""

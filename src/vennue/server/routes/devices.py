@@ -110,7 +110,7 @@ class DeviceRoutes:
 
     async def decline(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/decline``."""
-        message = await request.json(self._decline_decoder, self._limits.check_in_bytes)
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
         answer, pending = self._selector.decline(AssignmentId(request.params["id"]), _token(request), message)
         if pending is not None:
             await pending
@@ -118,7 +118,7 @@ class DeviceRoutes:
 
     async def abort(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/abort``."""
-        message = await request.json(self._decline_decoder, self._limits.check_in_bytes)
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
         self._selector.abort(AssignmentId(request.params["id"]), _token(request), message)
         return Answer(status=204)
 

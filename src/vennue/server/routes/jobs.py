@@ -131,7 +131,7 @@ class JobRoutes:
 
     async def cancel(self, request: Request) -> Answer:
         """``POST /v1/jobs/{id}/cancel``."""
-        message = await request.json(self._cancel_decoder, self._limits.json_bytes)
+        message = await request.json(self._cancel_decoder, self._limits.json_bytes, optional=True)
         return json_answer(await self._coordinator.cancel(JobId(request.params["id"]), message.reason[:1000]))
 
     async def complete(self, request: Request) -> Answer:

@@ -1,0 +1,153 @@
+"""The server as a process: how it starts, refuses to start, stops, and goes on after a stop."""
+
+import errno
+import hashlib
+import json
+import os
+import signal
+import socket
+import sqlite3
+import threading
+
+import httpx
+import pytest
+
+from tests.e2e.server_process import ServerProcess, model, raw_request, read_answer
+
+
+def submitted(client: httpx.Client, **spec: object) -> str:
+    job: str = client.post("/v1/jobs", json={"spec": {"name": "job", "demand": 1, **spec}}).json()["id"]
+    return job
+
+
+def opened(client: httpx.Client, job: str) -> None:
+    digest = hashlib.sha256(model()).hexdigest()
+    client.put(f"/v1/blobs/{digest}", content=model())
+    assert client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": digest}).status_code == 200
+
+
+def refused(server: ServerProcess) -> str:
+    """The log of a server that must not have started."""
+    assert server.url == ""
+    assert server.wait() == 1
+    return server.log
+
+
+def test_a_stopped_server_ends_well_and_its_jobs_are_there_at_the_next_start(tmp_path):
+    with ServerProcess(tmp_path / "data") as server, server.client() as client:
+        job = submitted(client)
+        opened(client, job)
+        assert server.stop() == 0
+    with ServerProcess(tmp_path / "data") as server, server.client() as client:
+        view = client.get(f"/v1/jobs/{job}").json()
+        assert (view["state"], view["open_round"]["attempt"]) == ("active", 2)
+        assert server.stop(signal.SIGINT) == 0
+
+
+def test_a_stop_answers_long_polls_and_finishes_what_is_being_received(tmp_path):
+    with ServerProcess(tmp_path / "data") as server, server.client() as client:
+        job = submitted(client)
+        opened(client, job)
+        task = client.post("/v1/check-ins", json={"device": "d"}).json()["task"]
+        answers: list[int] = []
+
+        def poll() -> None:
+            answers.append(httpx.get(f"{server.url}/v1/jobs/{job}/rounds/1?wait=60", timeout=30).status_code)
+
+        poller = threading.Thread(target=poll)
+        poller.start()
+        data = model(1.0)
+        with server.connect() as upload:
+            headers = (f"authorization: Bearer {task['token']}", f"content-length: {len(data)}")
+            path = f"/v1/assignments/{task['assignment']}/report"
+            upload.sendall(raw_request("PUT", path, *headers, body=data[:50]))
+            while "vennue_waiters 1.0" not in (metrics := client.get("/metrics").text) or (
+                "vennue_uploads 1.0" not in metrics
+            ):
+                pass
+            server.process.send_signal(signal.SIGTERM)
+            poller.join(30)
+            upload.sendall(data[50:])
+            status, body = read_answer(upload)
+        assert server.wait() == 0
+        assert answers == [200]
+        assert (status, json.loads(body)["duplicate"]) == (200, False)
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    with ServerProcess(tmp_path / "data", drain_s="1000") as server, server.connect() as stuck:
+        stuck.sendall(raw_request("POST", "/v1/check-ins", "content-length: 100", body=b"{"))
+        with server.client() as client:
+            client.get("/healthz")
+        server.process.send_signal(signal.SIGTERM)
+        while "SIGTERM: stopping" not in server.log:
+            pass
+        assert server.stop(signal.SIGTERM) == -signal.SIGTERM
+
+
+def test_a_port_in_use_is_an_error_that_says_so_even_by_another_vennue(tmp_path):
+    with ServerProcess(tmp_path / "one") as first:
+        log = refused(ServerProcess(tmp_path / "two", port=first.port))
+        assert f"port {first.port} of 127.0.0.1 is in use" in log
+        assert "Traceback" not in log
+        with first.client() as client:
+            assert client.get("/healthz").status_code == 200
+
+
+def test_an_address_of_another_machine_is_refused(tmp_path):
+    assert "cannot listen on 192.0.2.1" in refused(ServerProcess(tmp_path / "data", host="192.0.2.1"))
+
+
+def test_two_servers_on_one_data_directory_are_refused(tmp_path):
+    with ServerProcess(tmp_path / "data") as first:
+        log = refused(ServerProcess(tmp_path / "data"))
+        assert f"another server is using the data directory (process {first.process.pid})" in log
+
+
+def test_a_data_directory_from_a_newer_version_is_refused_with_both_versions(tmp_path):
+    with ServerProcess(tmp_path / "data") as server:
+        assert server.stop() == 0
+    database = sqlite3.connect(tmp_path / "data" / "ledger.sqlite")
+    database.execute("UPDATE meta SET value = '99' WHERE key = 'schema_version'")
+    database.commit()
+    database.close()
+    log = refused(ServerProcess(tmp_path / "data"))
+    assert "schema version 99" in log
+    assert "upgrade Vennue" in log
+    assert "Traceback" not in log
+
+
+def test_a_data_directory_that_cannot_be_written_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    log = refused(ServerProcess(tmp_path / "file" / "data"))
+    assert os.strerror(errno.ENOTDIR) in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"policy": "venn-shed"}, "venn-sched"),
+        ({"limits_json_bytes": "many"}, "VENNUE_LIMITS_JSON_BYTES"),
+    ],
+)
+def test_a_configuration_that_makes_no_sense_is_refused_by_name(tmp_path, settings, told):
+    log = refused(ServerProcess(tmp_path / "data", **settings))
+    assert told in log
+    assert "Traceback" not in log
+
+
+def test_a_body_of_which_nothing_arrives_any_more_is_given_up(tmp_path):
+    with ServerProcess(tmp_path / "data", limits_idle_body_s="0.2") as server, server.connect() as connection:
+        connection.sendall(raw_request("POST", "/v1/jobs", "content-length: 100", body=b"{"))
+        status, body = read_answer(connection)
+        assert status == 408
+        assert b"nothing of the body arrived" in body
+
+
+def test_a_server_listens_on_ipv6_too(tmp_path):
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    with ServerProcess(tmp_path / "data", host="::1") as server, server.client() as client:
+        assert server.url.startswith("http://[::1]:")
+        assert client.get("/healthz").json()["status"] == "ok"
