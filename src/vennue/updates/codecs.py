@@ -123,14 +123,6 @@ class Codec(ABC):
                     limit=str(shape),
                 )
 
-    def check_values(self, update: MappedModel, model: ModelLayout) -> float:
-        """The largest ``peak`` of all tensors, which is finite: so is every number.
-
-        Raises:
-            InvalidUpdate: with the tensor and the element at fault.
-        """
-        return max((self.peak(update, tensor) for tensor in model.floating), default=0.0)
-
 
 class Cast(Codec):
     """Numbers as numbers, in one dtype for all tensors; ``None`` keeps each tensor's own."""
@@ -202,7 +194,7 @@ class TopK(Codec):
 
     def specs(self, tensor: Tensor) -> Specs:
         return {
-            _indices(tensor): ("U32" if tensor.elements <= 2**32 else "U64", None),
+            _indices(tensor): ("U32" if tensor.elements < 2**32 else "U64", None),
             _values(tensor): ("F32", None),
         }
 

@@ -5,6 +5,7 @@ computed, so the memory that this takes is a few blocks, for a model of any size
 durable. The new model has the base's header, byte by byte, and the base's integer tensors.
 """
 
+import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Final
@@ -22,8 +23,6 @@ from vennue.updates.tensors import Array, MappedModel, narrowed, peak, widened
 
 STRATEGY_KEY: Final = "vennue.strategy"
 SLOT_KEY: Final = "vennue.slot"
-
-_INFINITE: Final = float("inf")
 
 
 def commit_model(
@@ -145,7 +144,7 @@ def _stepped(strategy: Strategy, block: Block, memory: Mapping[str, Array]) -> A
 
 
 def _check_finite(stored: Array, dtype: str, field: str) -> None:
-    if peak(stored, dtype) == _INFINITE:
+    if not math.isfinite(peak(stored, dtype)):
         raise InvalidModel(
             "the strategy's result is not finite",
             field=field,

@@ -67,7 +67,7 @@ class Spool:
         self.directory = make_directory(root / _checked(attempt, "attempt"))
         self.removed_bytes = 0
         """How much unfinished or damaged data was removed at opening."""
-        self._durable = durable
+        self.durable = durable
         self._lock = threading.Lock()
         self._numbers = count()
         self._records: dict[str, Record] = {}
@@ -114,16 +114,14 @@ class Spool:
                 return earlier, False
             with storage_errors("spool an update", record.path):
                 part.rename(record.path)
+                if self.durable:
+                    try:
+                        sync_directory(self.directory)
+                    except OSError:
+                        record.path.unlink()
+                        raise
             self._records[key] = record
-        if self._durable:
-            with storage_errors("make an update durable", self.directory):
-                sync_directory(self.directory)
         return record, True
-
-    @property
-    def durable(self) -> bool:
-        """Whether a finished update survives a power loss."""
-        return self._durable
 
 
 class SpoolWriter:

@@ -4,11 +4,10 @@ Whatever the size of a model, work on it goes through blocks that stay in the pr
 only behind a checked ``ModelLayout``. Half-precision formats are stored as they are, and computed with as float32.
 """
 
-import io
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,7 +55,13 @@ class MappedModel:
     ) -> None:
         with storage_errors("read the model", path), path.open("rb") as file:
             size_bytes = os.fstat(file.fileno()).st_size if size_bytes is None else size_bytes
-            self.layout = _layout_of(file.read, size_bytes, HeaderReader(error=error, known=known), error)
+            reader = HeaderReader(error=error, known=known)
+            prefix = file.read(LENGTH_BYTES)
+            layout = reader.feed(prefix)  # refuses a length that is not worth reading
+            if len(prefix) == LENGTH_BYTES:
+                layout = layout or reader.feed(file.read(int.from_bytes(prefix, "little")))
+            self.layout = _of_size(layout, size_bytes, error)
+            # Spooled updates and blobs are never changed in place, so the map cannot lose its file.
             self._map = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
         self._resident_bytes = 0
 
@@ -137,7 +142,7 @@ def load(
         with storage_errors("read the model", source):
             source = source.read_bytes()
     data = memoryview(source).cast("B")
-    layout = _layout_of(io.BytesIO(data).read, len(data), HeaderReader(error=error), error)
+    layout = _of_size(HeaderReader(error=error).feed(data), len(data), error)
     data = data[len(layout.header) :]
     model: dict[str, Array] = {}
     for tensor in layout.tensors:
@@ -231,27 +236,18 @@ def _first_not_finite(block: Array, dtype: str) -> int:
     return int(np.argmax((block.view(f"<u{block.itemsize}") & magnitude_bits) >= _INFINITY[dtype]))
 
 
-def _layout_of(read: Callable[[int], bytes], size: int, reader: HeaderReader, error: type[InvalidInput]) -> ModelLayout:
-    """The layout of a whole file of ``size`` bytes, with ``read`` at its beginning."""
-    prefix = read(LENGTH_BYTES)
-    layout = reader.feed(prefix)  # refuses a length that is not worth reading
-    if len(prefix) == LENGTH_BYTES:
-        layout = layout or reader.feed(read(int.from_bytes(prefix, "little")))
-    if layout is None:
-        raise _cut_off(size, LENGTH_BYTES + int.from_bytes(prefix, "little"), error)
-    if size < layout.total_bytes:
-        raise _cut_off(size, layout.total_bytes, error)
+def _of_size(layout: ModelLayout | None, size: int, error: type[InvalidInput]) -> ModelLayout:
+    """The layout of a whole file of ``size`` bytes, whose header may have been cut off."""
+    if layout is None or size < layout.total_bytes:
+        whole = "" if layout is None else f" of {layout.total_bytes}"
+        raise error(
+            f"it is cut off after {size}{whole} bytes",
+            field="body",
+            value=size,
+            limit=None if layout is None else layout.total_bytes,
+            fix="send the whole file",
+        )
     if size > layout.total_bytes:
         extra = size - layout.total_bytes
         raise error(f"{extra} bytes follow the last tensor", field="body", value=size, limit=layout.total_bytes)
     return layout
-
-
-def _cut_off(size: int, expected: int, error: type[InvalidInput]) -> InvalidInput:
-    return error(
-        f"it is cut off: {size} of {expected} bytes",
-        field="body",
-        value=size,
-        limit=expected,
-        fix="send the whole file",
-    )

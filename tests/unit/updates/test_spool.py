@@ -170,10 +170,18 @@ def test_a_full_disk_in_the_middle_is_a_storage_error_and_the_partial_is_removed
     assert contents(spool) == {"a": b"earlier", "b": b"again"}
 
 
-def test_a_failing_sync_is_a_storage_error_and_the_update_does_not_exist(tmp_path, monkeypatch):
+@pytest.mark.parametrize("good", [0, 1])
+def test_a_failing_sync_is_a_storage_error_and_the_update_does_not_exist(tmp_path, monkeypatch, good):
     spool = Spool(tmp_path, ATTEMPT, durable=True)
-    monkeypatch.setattr(os, "fsync", lambda fd: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
-    with pytest.raises(StorageError, match="durable"):
+    left = [None] * good  # that of the file succeeds, that of the directory fails
+
+    def sync(fd: int) -> None:
+        if not left:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        left.pop()
+
+    monkeypatch.setattr(os, "fsync", sync)
+    with pytest.raises(StorageError, match="Input/output error"):
         put(spool, "a")
     assert spool.records() == ()
     assert files(spool) == []
