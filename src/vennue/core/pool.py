@@ -372,7 +372,7 @@ class Pool:
             arrival=job.arrival,
             rounds_left=job.rounds_left,
             attained=job.attained,
-            lottery=self._lottery(attempt_name),
+            lottery=lottery(self._seed, attempt_name),
             weight=spec.weight,
             continuous=asynchronous,
         )
@@ -589,15 +589,17 @@ class Pool:
         self._planned_at = now
         self._stale = False
 
-    def _lottery(self, attempt: AttemptId) -> float:
-        digest = hashlib.blake2b(f"{self._seed}/{attempt}".encode(), digest_size=7).digest()
-        return int.from_bytes(digest, "big") / 2.0**56
-
     def _tell(self, job: Job, now: float, text: str) -> None:
         job.story.append((now, text))
 
     def _save(self, job: Job) -> None:
         self._outbox.append(SaveJob(job_record(job)))
+
+
+def lottery(seed: int, attempt: AttemptId) -> float:
+    """The attempt's draw in [0, 1): the same for the same seed, whatever happened before."""
+    digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big") / 2.0**56
 
 
 def job_record(job: Job) -> JobRecord:
