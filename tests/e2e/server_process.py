@@ -88,7 +88,8 @@ class ServerProcess:
         self.wait()
 
     def __enter__(self) -> Self:
-        assert self.url, f"the server did not start:\n{self.log}"
+        if not self.url:
+            raise AssertionError(f"the server ended with {self.wait()} at once:\n{self._logged}")
         return self
 
     def __exit__(

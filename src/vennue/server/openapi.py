@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import NODEFAULT
 
-from vennue.protocol import AttributeValue, Problem
+from vennue.protocol import Problem
 from vennue.server.problems import MEDIA_TYPE
 from vennue.server.routing import BINARY, TEXT, Route
 
@@ -89,6 +89,11 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
         responses[str(reply.status)] = {"description": reply.text}
         if reply.body is not None:
             responses[str(reply.status)]["content"] = _content(reply.body, schema_of)
+        if reply.links:
+            responses[str(reply.status)]["links"] = {
+                name: {"operationId": name, "parameters": {"id": f"$response.body#{pointer}"}}
+                for name, pointer in reply.links
+            }
     for status in sorted(statuses):
         responses[str(status)] = {
             "description": _STATUSES[status],
@@ -109,14 +114,14 @@ def _content(kind: Any, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _described(kind: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """A message whose attributes are taken as raw JSON, for speed, as one that says what they must be."""
+    """A message whose attributes are taken as raw JSON, for speed, as one that says that they are an object."""
     fields = msgspec.structs.fields(kind)
     if all(field.type is not msgspec.Raw for field in fields):
         return kind
     return msgspec.defstruct(
         kind.__name__,
         [
-            (field.name, dict[str, AttributeValue], {})
+            (field.name, dict[str, Any], {})
             if field.type is msgspec.Raw
             else (field.name, field.type)
             if field.required

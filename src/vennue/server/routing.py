@@ -34,6 +34,8 @@ class Reply:
     text: str
     body: Any = None
     """A message type, `BINARY`, `TEXT` or None."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Where to go from here: names of routes, each with the pointer into the body that is their ``id``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,15 @@ class DeviceRoutes:
                 method="POST", path="/v1/check-ins", handler=self.check_in, name="checkIn", tag="device",
                 text="An idle device checks in: a task, or when to come back.",
                 body=CheckInRequest,
-                replies=(Reply(status=200, text="A task, or when to come back.", body=CheckInAnswer),),
+                replies=(
+                    Reply(
+                        status=200, text="A task, or when to come back.", body=CheckInAnswer,
+                        links=tuple(
+                            (name, "/task/assignment") for name in
+                            ("acceptTask", "declineTask", "abortTask", "reportUpdate")
+                        ),
+                    ),
+                ),
             ),
             Route(
                 method="POST", path="/v1/assignments/{id}/accept", handler=self.accept, name="acceptTask", tag="device",
@@ -110,24 +118,27 @@ class DeviceRoutes:
 
     async def decline(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/decline``."""
+        token = _token(request)
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
-        answer, pending = self._selector.decline(AssignmentId(request.params["id"]), _token(request), message)
+        answer, pending = self._selector.decline(AssignmentId(request.params["id"]), token, message)
         if pending is not None:
             await pending
         return json_answer(answer)
 
     async def abort(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/abort``."""
+        token = _token(request)
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
-        self._selector.abort(AssignmentId(request.params["id"]), _token(request), message)
+        self._selector.abort(AssignmentId(request.params["id"]), token, message)
         return Answer(status=204)
 
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
+        token = _token(request)
         weight = _examples(request.header(EXAMPLES_HEADER))
         metrics = self._metrics(request.header(METRICS_HEADER))
         receipt = await self._selector.report(
-            AssignmentId(request.params["id"]), _token(request), weight, metrics, request.chunks
+            AssignmentId(request.params["id"]), token, weight, metrics, request.chunks
         )
         return json_answer(receipt)
 

@@ -59,7 +59,13 @@ class JobRoutes:
                     ),
                 ),
                 replies=(
-                    Reply(status=201, text="The new job.", body=JobView),
+                    Reply(
+                        status=201, text="The new job.", body=JobView,
+                        links=tuple(
+                            (name, "/id") for name in
+                            ("showJob", "explainJob", "openRound", "showRound", "completeJob", "cancelJob")
+                        ),
+                    ),
                     Reply(status=200, text="The job that this key made before.", body=JobView),
                 ),
             ),
