@@ -19,19 +19,21 @@ from vennue.core.ids import Signature
 
 MAX_REPORTS = 1024
 """Reports remembered per job: 8 kB, and a 95 % quantile of each of four tiers to within a few per cent."""
+REFRESH_REPORTS = 256
+"""Quantiles are recomputed after this many reports, and until then whenever their number has doubled."""
 MIN_REPORTS_PER_TIER = 20
 """With fewer, a 95 % quantile is merely the slowest report."""
 MAX_ROUNDS = 16
 """Rounds remembered per job."""
 MAX_CHECK_INS = 2048
-REFRESH_CHECK_INS = 256
-"""The sample is sorted anew after this many check-ins."""
+REFRESH_CHECK_INS = 1024
+"""The sample is sorted anew after this many check-ins, and until then whenever their number has doubled."""
 
 K = TypeVar("K", bound=Hashable)
 
 
 class ProfileSnapshot(msgspec.Struct, frozen=True):
-    """A `ResponseProfile` as plain data."""
+    """A `ResponseProfile` as plain data: its reports and rounds, oldest first."""
 
     expected_s: list[float]
     took_s: list[float]
@@ -41,26 +43,28 @@ class ProfileSnapshot(msgspec.Struct, frozen=True):
 class ResponseProfile:
     """One job's recent reports (how long the device was expected to take, how long it took) and rounds."""
 
-    __slots__ = ("_expected_s", "_next", "_rounds", "_took_s", "reports")
+    __slots__ = ("_expected_s", "_known", "_p95s_s", "_rounds", "_seen", "_took_s")
 
     def __init__(self) -> None:
         self._expected_s = array("f")
         self._took_s = array("f")
-        self._next = 0
+        self._seen = 0
+        self._known: tuple[array[float], array[float]] = array("f"), array("f")
+        self._p95s_s: dict[tuple[float, ...], tuple[list[float], float] | None] = {}
         self._rounds: deque[tuple[float, float]] = deque(maxlen=MAX_ROUNDS)
-        self.reports = 0
-        """Reports observed so far; grows with each, so that what is derived from them can be kept."""
 
     def observe_report(self, expected_s: float, took_s: float) -> None:
         """A device whose expected response time was ``expected_s`` has reported ``took_s`` after it was bound."""
-        self.reports += 1
         if len(self._took_s) < MAX_REPORTS:
             self._expected_s.append(expected_s)
             self._took_s.append(took_s)
-            return
-        self._expected_s[self._next] = expected_s
-        self._took_s[self._next] = took_s
-        self._next = (self._next + 1) % MAX_REPORTS
+        else:
+            at = self._seen % MAX_REPORTS
+            self._expected_s[at] = expected_s
+            self._took_s[at] = took_s
+        self._seen += 1
+        if _is_milestone(self._seen, REFRESH_REPORTS):
+            self._refresh()
 
     def observe_round(self, scheduling_delay_s: float, collection_s: float) -> None:
         """A round has committed."""
@@ -87,7 +91,7 @@ class ResponseProfile:
         """The 95 % quantile of the response times within each tier, and over all tiers alike.
 
         Every tier counts the same in the overall quantile, as tiers hold equal numbers of devices; the job may have
-        been restricted to one of them lately.
+        been restricted to one of them lately. New reports count from the next refresh on.
 
         Args:
             bounds_s: the expected response times that separate the tiers, ascending.
@@ -95,17 +99,15 @@ class ResponseProfile:
         Returns:
             None while a tier has fewer than `MIN_REPORTS_PER_TIER` reports.
         """
-        tiers: list[list[float]] = [[] for _ in range(len(bounds_s) + 1)]
-        for expected_s, took_s in zip(self._expected_s, self._took_s, strict=True):
-            tiers[bisect_right(bounds_s, expected_s)].append(took_s)
-        if any(len(tier) < MIN_REPORTS_PER_TIER for tier in tiers):
-            return None
-        weighted = [(took_s, 1 / len(tier)) for tier in tiers for took_s in tier]
-        return [_p95([(took_s, 1.0) for took_s in tier]) for tier in tiers], _p95(weighted)
+        key = tuple(bounds_s)
+        if key not in self._p95s_s:
+            self._p95s_s[key] = self._quantiles_s(key)
+        return self._p95s_s[key]
 
     def snapshot(self) -> ProfileSnapshot:
         """All that was learned."""
-        order = [*range(self._next, len(self._took_s)), *range(self._next)]
+        oldest = self._seen % MAX_REPORTS if len(self._took_s) == MAX_REPORTS else 0
+        order = [*range(oldest, len(self._took_s)), *range(oldest)]
         return ProfileSnapshot(
             [self._expected_s[i] for i in order], [self._took_s[i] for i in order], list(self._rounds)
         )
@@ -118,7 +120,21 @@ class ResponseProfile:
             profile.observe_report(expected_s, took_s)
         for delay_s, collection_s in snapshot.rounds:
             profile.observe_round(delay_s, collection_s)
+        profile._refresh()
         return profile
+
+    def _refresh(self) -> None:
+        self._known = self._expected_s[:], self._took_s[:]
+        self._p95s_s.clear()
+
+    def _quantiles_s(self, bounds_s: Sequence[float]) -> tuple[list[float], float] | None:
+        tiers: list[list[float]] = [[] for _ in range(len(bounds_s) + 1)]
+        for expected_s, took_s in zip(*self._known, strict=True):
+            tiers[bisect_right(bounds_s, expected_s)].append(took_s)
+        if any(len(tier) < MIN_REPORTS_PER_TIER for tier in tiers):
+            return None
+        weighted = [(took_s, 1 / len(tier)) for tier in tiers for took_s in tier]
+        return [_p95_s([(took_s, 1.0) for took_s in tier]) for tier in tiers], _p95_s(weighted)
 
 
 class CapabilitySample(Generic[K]):
@@ -127,14 +143,15 @@ class CapabilitySample(Generic[K]):
     ``K`` is the attribute profile, from which a region's signature follows even after requirements came and went.
     """
 
-    __slots__ = ("_expected_s", "_key", "_keys", "_seen", "_sorted", "_sorted_at")
+    __slots__ = ("_expected_s", "_keys", "_listed", "_listed_at", "_milestones", "_seen")
 
     def __init__(self) -> None:
         self._keys: list[K] = []
         self._expected_s = array("d")
         self._seen = 0
-        self._sorted: tuple[tuple[float, Signature], ...] = ()
-        self._sorted_at: tuple[int, Hashable] = (0, None)
+        self._milestones = 0
+        self._listed: tuple[tuple[float, Signature], ...] = ()
+        self._listed_at: tuple[int, Hashable] = (0, None)
 
     def observe(self, key: K, expected_s: float) -> None:
         """A device of this attribute profile checked in, expected to take ``expected_s`` seconds."""
@@ -146,6 +163,8 @@ class CapabilitySample(Generic[K]):
             self._keys[at] = key
             self._expected_s[at] = expected_s
         self._seen += 1
+        if _is_milestone(self._seen, REFRESH_CHECK_INS):
+            self._milestones += 1
 
     def by_capability(
         self, signature: Callable[[K], Signature], version: Hashable = None
@@ -156,15 +175,20 @@ class CapabilitySample(Generic[K]):
             signature: the region of an attribute profile, under the requirements registered now.
             version: changes whenever ``signature`` does.
         """
-        at = (self._seen // REFRESH_CHECK_INS, version)
-        if at != self._sorted_at:
+        at = (self._milestones, version)
+        if at != self._listed_at:
             pairs = zip(self._expected_s, self._keys, strict=True)
-            self._sorted = tuple(sorted((expected_s, signature(key)) for expected_s, key in pairs))
-            self._sorted_at = at
-        return self._sorted
+            self._listed = tuple(sorted((expected_s, signature(key)) for expected_s, key in pairs))
+            self._listed_at = at
+        return self._listed
 
 
-def _p95(weighted: Iterable[tuple[float, float]]) -> float:
+def _is_milestone(seen: int, interval: int) -> bool:
+    """Whether what is derived is brought up to date after this many observations: each doubling, then regularly."""
+    return seen % interval == 0 or (seen < interval and seen & (seen - 1) == 0)
+
+
+def _p95_s(weighted: Iterable[tuple[float, float]]) -> float:
     """The smallest value at or below which lie 95 % of the weight."""
     ordered = sorted(weighted)
     limit = 0.95 * sum(weight for _, weight in ordered)

@@ -15,13 +15,14 @@ from operator import attrgetter
 
 from vennue.core.ids import AttemptId, Signature
 from vennue.core.plan import Offer, Request
-
-RATE_FLOOR_PER_S = 1 / 86_400.0
-"""A region seen at all counts as one check-in per 24 h, so that no rate divides by zero."""
+from vennue.core.supply import RATE_FLOOR_PER_S
 
 
 class Regions:
-    """The regions that have been seen, with their rates. A set of them is an int: bit *i* is the *i*-th signature."""
+    """The regions that have been seen, with their rates. A set of them is an int: bit *i* is the *i*-th signature.
+
+    A region that has been seen at all counts for at least one check-in per 24 h, so that no rate divides by zero.
+    """
 
     def __init__(self, rates: Mapping[Signature, float]) -> None:
         self.signatures = sorted(rates)
@@ -53,8 +54,7 @@ class Queue:
     """One group's open requests, those to serve first in front. Immutable, so that it can be kept."""
 
     __slots__ = (
-        "_demands", "_demands_to", "_urgencies", "_urgencies_to", "bit", "demand", "first", "length", "offers",
-        "requests", "source",
+        "_demands_to", "_urgencies_to", "bit", "demand", "first", "length", "offers", "requests", "source",
     )  # fmt: skip
 
     def __init__(
@@ -71,28 +71,23 @@ class Queue:
         self.offers: Sequence[Offer] = [request.offer for request in self.requests]
         self.first: tuple[int, AttemptId] = min((request.arrival, request.attempt) for request in requests)
         """The group's place among groups of equal supply."""
-        self._demands = [demands[index] for index in order]
-        self._urgencies = [urgencies[index] for index in order]
-        self._demands_to = list(accumulate(self._demands))
-        self._urgencies_to = list(accumulate(self._urgencies))
+        self._demands_to = list(accumulate(demands[index] for index in order))
+        self._urgencies_to = list(accumulate(urgencies[index] for index in order))
         self.demand = self._demands_to[-1]
         """Devices that the queue needs altogether."""
         self.length = self._urgencies_to[-1]
         """The queue length m: its requests, each counted by its urgency (1, unless weights or fairness say more)."""
 
     def length_within(self, devices: float) -> float:
-        """How much of the queue's length the first ``devices`` devices serve, the last request by its part."""
+        """The length of that part of the queue which the first ``devices`` devices serve, in whole requests."""
         served = bisect_right(self._demands_to, devices)
-        if served == len(self._demands):
-            return self.length
-        before, length = (self._demands_to[served - 1], self._urgencies_to[served - 1]) if served else (0.0, 0.0)
-        return length + self._urgencies[served] * (devices - before) / self._demands[served]
+        return self._urgencies_to[served - 1] if served else 0.0
 
 
 class Group:
     """A job group in the course of one allocation: its queue, S (all regions it covers) and S' (those it holds)."""
 
-    __slots__ = ("_demand", "_length", "_queues", "cover", "held", "held_per_s", "queue", "supply_per_s")
+    __slots__ = ("_queues", "cover", "held", "held_per_s", "queue", "supply_per_s")
 
     def __init__(self, queue: Queue, cover: int, supply_per_s: float) -> None:
         self.queue = queue
@@ -101,19 +96,22 @@ class Group:
         self.held = 0
         self.held_per_s = 0.0
         self._queues = [queue]
-        self._demand = queue.demand
-        self._length = queue.length
 
     def gains_more_than(self, other: "Group") -> bool:
         """Whether regions of ``other`` shorten more waiting here than they prolong there: m'_j/|S'_j| > m'_k/|S'_k|.
 
-        m'_j, the affected queue length, is the part of this queue that would still be waiting while the other queue
-        is served: all of it when it is done before the other one (delay(j) ≤ delay(k)), else as much as its own
-        regions serve in delay(k). The request that is then half served counts by half. (Counting whole requests
-        instead, two groups of one request each miss the better of their two orders in one case of twenty.)
+        m'_j, the affected queue length, counts the requests here that would be served, by the regions held now,
+        while the other queue still is: those whose summed delay, in order, is at most delay(k). That is the whole
+        queue when delay(j) ≤ delay(k). Later ones gain nothing: they get the regions anyway, when the other queue is
+        done. Whole requests are counted. Of a group that took regions over, the queue goes on with theirs.
         """
-        within = other.queue.demand * self.held_per_s / other.held_per_s
-        affected = self._length if self._demand <= within else self._length_within(within)
+        affected = 0.0
+        devices = other.queue.demand * self.held_per_s / other.held_per_s
+        for queue in self._queues:
+            affected += queue.length_within(devices)
+            devices -= queue.demand
+            if devices < 0:
+                break
         return affected / self.held_per_s > other.queue.length / other.held_per_s
 
     def take(self, regions: int, rate_per_s: float, other: "Group") -> None:
@@ -123,17 +121,6 @@ class Group:
         other.held ^= regions
         other.held_per_s = other.held_per_s - rate_per_s if other.held else 0.0
         self._queues.append(other.queue)
-        self._demand += other.queue.demand
-        self._length += other.queue.length
-
-    def _length_within(self, devices: float) -> float:
-        length = 0.0
-        for queue in self._queues:
-            if queue.demand > devices:
-                return length + queue.length_within(devices)
-            devices -= queue.demand
-            length += queue.length
-        return length
 
 
 class Allocation:

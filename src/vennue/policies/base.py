@@ -15,7 +15,7 @@ Override `plan` instead to order each region by itself. `vennue.policies.registr
 import difflib
 from abc import ABC
 from collections.abc import Iterable, Mapping
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -94,11 +94,14 @@ def parse_parameters(policy: str, kind: type[P], given: Mapping[str, object]) ->
         return msgspec.convert(dict(given), kind, strict=False)
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
-        field = path.rstrip("`") or None
+        field = path.rstrip("`")
+        choices = get_args(get_type_hints(kind).get(field)) if problem.startswith("Invalid enum value") else ()
         raise InvalidInput(
             f"policy {policy!r} cannot take this value: {problem}",
-            field=field,
-            value=given.get(field) if field else None,
+            field=field or None,
+            value=given.get(field),
+            limit=choices or None,
+            fix="choose one of " + ", ".join(map(repr, choices)) if choices else None,
         ) from error
 
 

@@ -12,16 +12,17 @@ from vennue.core.errors import Conflict, InvalidInput
 from vennue.policies.base import Policy, nearest
 from vennue.policies.fifo import Fifo
 from vennue.policies.las import Las
+from vennue.policies.matching import FifoMatch
 from vennue.policies.random_ import Random, RandomOrder
 from vennue.policies.srsf import Srsf, SrsfJob
-from vennue.policies.venn import VennSched
+from vennue.policies.venn import Venn, VennSched
 
 ENTRY_POINT_GROUP = "vennue.policies"
 
 P = TypeVar("P", bound=type[Policy])
 
 _BUILT_IN: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Random, RandomOrder, Fifo, Srsf, SrsfJob, Las, VennSched)
+    policy.name: policy for policy in (Random, RandomOrder, Fifo, Srsf, SrsfJob, Las, VennSched, FifoMatch, Venn)
 }
 _registered: dict[str, type[Policy]] = {}
 
