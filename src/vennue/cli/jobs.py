@@ -92,7 +92,7 @@ def show(job: str, /, *, rounds: int = 10, remote: Remote = REMOTE) -> ExitCode:
         view = server.get(path_of(job), protocol.JobView)
         latest = _latest_rounds(server, view, rounds)
     if remote.json:
-        terminal.print_json(msgspec.to_builtins(view) | {"rounds": latest})
+        terminal.print_json(msgspec.structs.asdict(view) | {"rounds": latest})
         return ExitCode.OK
     console = terminal.output()
     facts = terminal.table("", "")
@@ -171,7 +171,7 @@ def _facts(job: protocol.JobView) -> list[tuple[str, str]]:
     facts += [(name, str(value)) for name, value in _terms(spec)]
     facts += [
         ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted_at))),
-        ("completion time" if job.ended_at else "age", duration(_age_s(job))),
+        ("took" if job.ended_at else "age", duration(_age_s(job))),
         ("waited for devices", duration(job.scheduling_delay_s)),
         ("collected reports", duration(job.collection_s)),
         ("devices bound", str(job.devices_bound)),

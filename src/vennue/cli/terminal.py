@@ -61,8 +61,12 @@ def _console(*, stderr: bool) -> Console:
 
 
 def print_json(document: Any) -> None:
-    """Print one JSON document: a msgspec struct, or plain data."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n")
+    """Print one JSON document: a msgspec struct, or plain data that may hold some.
+
+    Structs are written with all their fields, those too that the wire leaves out where they have their defaults, so
+    that a script finds every field every time.
+    """
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(_whole(document)), indent=2).decode() + "\n")
     sys.stdout.flush()
 
 
@@ -95,7 +99,7 @@ def rate(per_s: float | None) -> str:
     if per_s is None:
         return "–"
     for unit, factor in (("s", 1.0), ("min", 60.0), ("h", 3600.0)):
-        if per_s * factor >= 0.1 or unit == "h":
+        if per_s * factor >= 0.01 or unit == "h":
             return f"{per_s * factor:.3g}/{unit}"
     raise AssertionError("the hour is always wide enough")
 
@@ -127,6 +131,8 @@ def show_error(error: Exception, *, as_json: bool) -> ExitCode:
     if isinstance(error, VennueError):
         field = f"[bold]{escape(error.field)}[/]: " if error.field else ""
         console.print(f"[bold red]error:[/] {field}{escape(error.message)}", soft_wrap=True)
+        if isinstance(error.value, str | int | float) and str(error.value) not in error.message:
+            console.print(f"  [bold]got:[/] {escape(str(error.value))}", soft_wrap=True)
         for line in getattr(error, "story", ()):
             console.print(f"       {escape(line)}", soft_wrap=True)
         if error.fix:
@@ -168,6 +174,16 @@ def show_interrupt() -> None:
 def discard_output() -> None:
     """Let the interpreter end in peace when nobody reads stdout any more (``| head``)."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, msgspec.Struct):
+        return {name: _whole(getattr(value, name)) for name in value.__struct_fields__}
+    if isinstance(value, dict):
+        return {key: _whole(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_whole(item) for item in value]
+    return value
 
 
 def _plain(value: object) -> object:

@@ -23,7 +23,7 @@ from vennue.demo.jobs import DemoJob, JobProgress, drive, load
 from vennue.demo.learner import PhoneData
 from vennue.demo.server import serving
 from vennue.policies.registry import get_policy
-from vennue.protocol import JobList, JobView, PoolView
+from vennue.protocol import JobList, JobView
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import AsyncioTransport, Timing, Wire
 from vennue.simulation.traces import Trace, phone_population, phone_trace
@@ -59,7 +59,7 @@ class DemoConfig:
     seed: int = 1
     devices: int = 300
     speedup: float = 500.0
-    rest_s: float = 600.0
+    rest_s: float = 900.0
     limit_s: float = 300.0
 
     def __post_init__(self) -> None:
@@ -164,7 +164,6 @@ class Scene:
         self.regions = _regions(jobs, fleet.phones)
         self.views: dict[str, JobView] = {}
         """The server's latest word on each job, by id."""
-        self.pool: PoolView | None = None
         self._began_at = began_at
 
     @property
@@ -237,7 +236,6 @@ async def _look(scene: Scene, server: str) -> None:
         while True:
             listed = await wire.call("GET", "/v1/jobs", JobList)
             scene.views = {view.id: view for view in listed.jobs}
-            scene.pool = await wire.call("GET", "/v1/pool", PoolView)
             await asyncio.sleep(LOOK_S)
     finally:
         await transport.close()

@@ -56,10 +56,10 @@ def picture(scene: Scene) -> RenderableType:
     """The run as it stands: jobs and what they wait for, phones by the jobs that they may serve."""
     states = scene.fleet.states()
     online = sum(states.values()) - states[State.AWAY]
-    rate = f", {scene.pool.check_ins_per_s:.0f} check-ins/s" if scene.pool else ""
     head = Text.from_markup(
         f"[bold]{escape(scene.policy)}[/]  {scene.elapsed_s:.0f} s   {online} of {len(scene.fleet.phones)} phones "
-        f"online: {states[State.BUSY]} at work, {states[State.RESTING]} resting, {states[State.IDLE]} waiting{rate}"
+        f"online: {states[State.BUSY]} at work, {states[State.RESTING]} resting, {states[State.IDLE]} waiting   "
+        f"{scene.fleet.summary.check_ins} check-ins"
     )
     return Group(head, Text(), _jobs(scene), Text(), _regions(scene))
 

@@ -10,9 +10,10 @@ of it by the lease.
 import asyncio
 import contextlib
 import logging
+import random
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -24,6 +25,7 @@ import numpy as np
 from vennue.core.errors import InvalidInput, Unavailable, VennueError
 from vennue.sdk.device import AsyncDevice, AsyncTask
 from vennue.sdk.retry import Retry
+from vennue.sdk.transport import Timing
 from vennue.simulation.traces import DevicePopulation, Trace, task_time_s
 
 log = logging.getLogger("vennue.fleet")
@@ -208,12 +210,14 @@ class FleetRun:
         server: the server's address.
         learner: what the phones learn from.
         network: an httpx transport to use instead of the real network.
+        workers: where the phones train, instead of ``fleet.threads`` threads.
     """
 
     fleet: Fleet
     server: str
     learner: Learner
     network: httpx.AsyncBaseTransport | None = None
+    workers: Executor | None = None
     phones: list[Phone] = field(init=False)
     summary: FleetSummary = field(init=False)
 
@@ -238,7 +242,7 @@ class FleetRun:
         network = self.network or httpx.AsyncHTTPTransport(
             limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS)
         )
-        workers = ThreadPoolExecutor(self.fleet.threads, thread_name_prefix="fleet-training")
+        workers = self.workers or ThreadPoolExecutor(self.fleet.threads, thread_name_prefix="fleet-training")
         lives = [loop.create_task(self._live(phone, network, workers), name=phone.id) for phone in self.phones]
         ending = loop.create_task(stop.wait())
         try:
@@ -249,7 +253,8 @@ class FleetRun:
                     life.cancel()
                 await asyncio.wait([ending, *lives], timeout=FAREWELL_S)
             outcomes = await asyncio.gather(*lives, return_exceptions=True)
-            workers.shutdown(cancel_futures=True)
+            if self.workers is None:
+                workers.shutdown(cancel_futures=True)
             if self.network is None:
                 await network.aclose()
             self.summary.elapsed_s = self.elapsed_s
@@ -258,7 +263,7 @@ class FleetRun:
                 raise outcome
         return self.summary
 
-    async def _live(self, phone: Phone, network: httpx.AsyncBaseTransport, workers: ThreadPoolExecutor) -> None:
+    async def _live(self, phone: Phone, network: httpx.AsyncBaseTransport, workers: Executor) -> None:
         """One phone's comings and goings, for ever."""
         loop = asyncio.get_running_loop()
         private = await loop.run_in_executor(workers, self.learner.private, phone.number)
@@ -266,6 +271,7 @@ class FleetRun:
         async with AsyncDevice(
             self.server, device_id=phone.id, attributes=phone.attributes, private=private,
             retry=Retry(total_s=60.0), transport=radio,
+            timing=Timing(clock=loop.time, rng=random.Random(f"{self.fleet.seed}/{phone.number}")),
         ) as device:  # fmt: skip
             for start_s, end_s in phone.schedule.from_start():
                 end_at = self._began_at + end_s / self.fleet.speedup
@@ -292,7 +298,7 @@ class FleetRun:
                     unplugging.cancel()
                     phone.state, phone.job = State.AWAY, None
 
-    async def _session(self, phone: Phone, device: AsyncDevice, duration_s: float, workers: ThreadPoolExecutor) -> None:
+    async def _session(self, phone: Phone, device: AsyncDevice, duration_s: float, workers: Executor) -> None:
         phone.state = State.IDLE
         async with contextlib.aclosing(device.tasks(duration_s=max(0.0, duration_s))) as tasks:
             async for task in tasks:
@@ -303,7 +309,7 @@ class FleetRun:
                 await asyncio.sleep(self.fleet.rest_s / self.fleet.speedup)
                 phone.state = State.IDLE
 
-    async def _work(self, phone: Phone, task: AsyncTask, workers: ThreadPoolExecutor) -> None:
+    async def _work(self, phone: Phone, task: AsyncTask, workers: Executor) -> None:
         """Train for as long as the phone would take, and report."""
         loop = asyncio.get_running_loop()
         done_at = loop.time() + phone.task_s / self.fleet.speedup

@@ -28,7 +28,7 @@ def test_a_duration_is_said_in_the_units_that_people_use(seconds, said):
 
 
 @pytest.mark.parametrize(
-    ("per_s", "said"), [(12.345, "12.3/s"), (0.2, "0.2/s"), (0.01, "0.6/min"), (0.0001, "0.36/h"), (0.0, "0/h")]
+    ("per_s", "said"), [(12.345, "12.3/s"), (0.01, "0.01/s"), (0.005, "0.3/min"), (0.0001, "0.36/h"), (0.0, "0/h")]
 )
 def test_a_rate_is_said_per_second_minute_or_hour_as_it_reads_best(per_s, said):
     assert rate(per_s) == said
