@@ -14,7 +14,7 @@ from vennue.control.selector import Selector
 from vennue.core.errors import Overloaded, VennueError
 from vennue.protocol import CheckInRequest
 from vennue.server.config import Limits
-from vennue.server.http import Answer, Request, Scope, Transport, decode, send
+from vennue.server.http import Answer, Request, Scope, StallWatch, Transport, decode, send
 from vennue.server.problems import headers_of, problem
 from vennue.server.routes import all_routes
 from vennue.server.routing import Router
@@ -37,6 +37,8 @@ class App:
     """
 
     def __init__(self, coordinator: Coordinator, selector: Selector, limits: Limits, version: str) -> None:
+        self.watch = StallWatch(limits.idle_body_s)
+        """To be run beside the application."""
         self.in_flight = 0
         """Requests that have not been answered yet."""
         self.responses: Counter[int] = Counter()
@@ -63,7 +65,7 @@ class App:
             self.in_flight -= 1
 
     async def _check_in(self, scope: Scope, transport: Transport) -> None:
-        request = Request(scope, transport, {}, self._limits.idle_body_s)
+        request = Request(scope, transport, {}, self.watch)
         message = decode(self._check_in_decoder, await request.body(self._limits.check_in_bytes))
         answer, pending = self._selector.check_in(message)
         if pending is not None:
@@ -77,7 +79,7 @@ class App:
         route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
         if self._coordinator.stopping and route.tag != "operator":
             raise Overloaded("the server is stopping", retry_after_s=5.0, fix="try again: it is probably restarting")
-        answer = await route.handler(Request(scope, transport, params, self._limits.idle_body_s))
+        answer = await route.handler(Request(scope, transport, params, self.watch))
         self.responses[answer.status] += 1
         send(transport, answer, without_body=method == "HEAD")
 

@@ -162,17 +162,20 @@ async def _answering(
     app: App, coordinator: Coordinator, listener: socket.socket, config: ServerConfig
 ) -> AsyncIterator[asyncio.Task[None]]:
     granian = _Granian(app, listener, config.limits)
-    serving = asyncio.get_running_loop().create_task(granian.serve(), name="granian")
+    loop = asyncio.get_running_loop()
+    watching = loop.create_task(app.watch.run(), name="stalled bodies")
+    serving = loop.create_task(granian.serve(), name="granian")
     try:
         yield serving
     finally:
         coordinator.announce_stop()
         granian.interrupt_signal = True
         granian.main_loop_interrupt.set()
-        until = asyncio.get_running_loop().time() + config.drain_s
-        while app.in_flight and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110 - costs the hot path nothing
+        until = loop.time() + config.drain_s
+        while app.in_flight and loop.time() < until:  # noqa: ASYNC110 - costs the hot path nothing
             await asyncio.sleep(POLL_S)
         await asyncio.wait((serving,), timeout=config.drain_s)
+        watching.cancel()
         # Granian writes the last answers from threads of its own, which it does not wait for.
         await asyncio.sleep(5 * POLL_S)
 
