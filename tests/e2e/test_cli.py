@@ -58,6 +58,8 @@ class Served:
             [VENNUE, "serve", "--port", "0", "--data-dir", str(data_dir), "--json"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment,
         )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
         document = ""
         while not document.endswith("}\n"):
             line = self.process.stdout.readline()
@@ -176,6 +178,7 @@ def test_waiting_for_a_job_that_is_cancelled_ends_with_1(ask, server, job_file):
         [VENNUE, "submit", str(job_file), "--wait", "--key", "awaited"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"VENNUE_SERVER": server.url},
     )  # fmt: skip
+    assert waiting.stderr is not None
     said = waiting.stderr.readline()
     id = said.split()[-1]
     assert ask("cancel", id, "--reason", "enough").returncode == 0

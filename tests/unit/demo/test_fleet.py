@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import selectors
 from concurrent.futures import Executor, Future
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,21 +23,26 @@ RECEIPT = ReportReceipt(assignment=AssignmentId("j1.1.1.1"), sha256=Digest("0" *
 ACCEPTED = 204
 
 
+class Jumping(selectors.DefaultSelector):
+    """A selector that never waits: it moves its loop's clock instead."""
+
+    def __init__(self, loop):
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout=None):
+        events = super().select(0)
+        if not events and timeout:
+            self._loop._now += timeout
+        return events
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """An event loop whose time passes only by being waited for: it jumps to the next timer."""
 
     def __init__(self):
-        super().__init__()
         self._now = 0.0
-        select = self._selector.select
-
-        def jump(timeout=None):
-            events = select(0)
-            if not events and timeout:
-                self._now += timeout
-            return events
-
-        self._selector.select = jump
+        super().__init__(Jumping(self))
 
     def time(self):
         return self._now
@@ -45,7 +52,7 @@ class AtOnce(Executor):
     """Runs what it is given on the spot."""
 
     def submit(self, function, /, *args, **kwargs):
-        done = Future()
+        done: Future[Any] = Future()
         done.set_result(function(*args, **kwargs))
         return done
 
