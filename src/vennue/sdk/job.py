@@ -22,7 +22,7 @@ import msgspec
 from vennue import protocol
 from vennue.core.errors import Conflict, InvalidInput, JobEnded, NotFound, Unavailable, VennueError
 from vennue.core.ids import Digest, JobId
-from vennue.core.job import JobSpec, Setting
+from vennue.core.job import After, JobSpec, Setting
 from vennue.sdk import models
 from vennue.sdk.models import Model
 from vennue.sdk.retry import Retry
@@ -48,6 +48,7 @@ class SpecFields(TypedDict, total=False):
     mode: Literal["sync", "async"]
     deadline_s: float | None
     min_fraction: float
+    min_reports: int | None
     overcommit: float
     buffer_size: int | None
     max_staleness: int | None
@@ -55,6 +56,9 @@ class SpecFields(TypedDict, total=False):
     round_limit_s: float
     max_attempts: int | None
     weight: float
+    after: tuple[JobId | After, ...]
+    time_limit_s: float | None
+    silence_limit_s: float
 
 
 class _Driver:
@@ -133,17 +137,7 @@ class _Driver:
         self, number: int, model: Model, config: Mapping[str, Setting], *, resume: bool
     ) -> tuple[protocol.RoundView, dict[str, Any]]:
         """Run a round to its commit; its view and its aggregate, in the kinds of ``model``."""
-        data = models.encode(model)
-        digest = await self._base(resume=resume) or await self.wire.store(data)
-        request = protocol.RoundRequest(round=number, model=digest, config=dict(config))
-        path = f"{self._path}/rounds"
-        try:
-            await self.wire.call("POST", path, protocol.RoundView, body=request)
-        except NotFound as error:
-            if error.field != "model":
-                raise
-            await self.wire.store(data, again=True)  # it was deleted since it was found
-            await self.wire.call("POST", path, protocol.RoundView, body=request)
+        await self._open(number, models.encode(model), config, resume=resume)
         view, result = await self._committed_round(number)
         aggregate = models.restore(await self.wire.fetch(result), model)
         self._committed, self._resumes = number, False
@@ -166,12 +160,22 @@ class _Driver:
             except VennueError as failure:
                 log.warning("job %s could not be cancelled: %s", self._id, failure)
 
-    async def _base(self, *, resume: bool) -> Digest | None:
-        """The model that a resumed job's round runs on, unless it is the caller's."""
-        if not (self._resumes and resume):
-            return None
-        view = await self.status()
-        return view.model if view.open_round is None else view.open_round.model
+    async def _open(self, number: int, data: bytes, config: Mapping[str, Setting], *, resume: bool) -> None:
+        """Open a round on the model, unless it is the server that goes on: with a resumed or an asynchronous job."""
+        digest: Digest | None = None
+        if (self._resumes and resume) or self.view.spec.mode == "async":
+            view = await self.status()
+            if view.open_round is not None or view.committed_rounds >= number:
+                return
+            digest = view.model
+        request = protocol.RoundRequest(round=number, model=digest or await self.wire.store(data), config=dict(config))
+        try:
+            await self.wire.call("POST", f"{self._path}/rounds", protocol.RoundView, body=request)
+        except NotFound as error:
+            if error.field != "model" or digest is not None:
+                raise
+            await self.wire.store(data, again=True)  # it was deleted since it was found
+            await self.wire.call("POST", f"{self._path}/rounds", protocol.RoundView, body=request)
 
     async def _committed_round(self, number: int) -> tuple[protocol.RoundView, Digest]:
         """Wait until the round commits, however many attempts it takes."""
@@ -230,7 +234,7 @@ class Round(_RoundBase):
             model: names to numpy arrays, or a PyTorch state dict. The aggregate comes back in its order and its kinds.
             resume: the first round of a job that goes on (`Job.attach`, or a ``key`` used before) runs on the job's
                 last committed model, or joins the round that is open, and takes only the form of ``model``. False runs
-                it on ``model``.
+                it on ``model``. All rounds but the first of an asynchronous job run on what the last one committed.
 
         Raises:
             InvalidModel: ``model`` is not a mapping of names to arrays of numbers.
@@ -357,7 +361,7 @@ class Job(_JobBase):
         blocking(self._driver.complete())
 
     def close(self) -> None:
-        """Close the connections. The job goes on."""
+        """Close the connections; a later call opens new ones. The job goes on."""
         blocking(self._driver.wire.transport.close())
 
     def __enter__(self) -> Self:
@@ -433,7 +437,7 @@ class AsyncJob(_JobBase):
         await self._driver.complete()
 
     async def close(self) -> None:
-        """Close the connections. The job goes on."""
+        """Close the connections; a later call opens new ones. The job goes on."""
         await self._driver.wire.transport.close()
 
     async def __aenter__(self) -> Self:
@@ -464,7 +468,7 @@ def _async_wire(
 
 
 def _ended(view: protocol.JobView) -> JobEnded:
-    return JobEnded(f"job {view.id} ({view.spec.name}) is {view.state}: {view.reason.text}", field="job", value=view.id)
+    return JobEnded(f"job {view.id} ({view.spec.name}) has ended: {view.reason.text}", field="job", value=view.id)
 
 
 def _spec(spec: JobSpec | Mapping[str, Any] | None, fields: SpecFields) -> JobSpec:

@@ -91,7 +91,7 @@ class Transport(Protocol):
         ...
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Give the connections back. A later call opens new ones; a transport of the caller's is left to the caller."""
         ...
 
 
@@ -100,8 +100,8 @@ class BlockingTransport:
 
     def __init__(self, server: str | None, transport: httpx.BaseTransport | None, timing: Timing) -> None:
         self.stop: threading.Event | None = None
-        self._client = httpx.Client(transport=transport, **_client_options(server))
-        self._owned = transport is None
+        self._options = {"transport": transport, **_client_options(server)}
+        self._client = httpx.Client(**self._options)
         self._sleep = timing.sleep
 
     def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
@@ -134,8 +134,9 @@ class BlockingTransport:
             raise Stopped
 
     async def close(self) -> None:
-        if self._owned:
+        if self._options["transport"] is None:
             self._client.close()
+            self._client = httpx.Client(**self._options)
 
 
 class AsyncioTransport:
@@ -143,8 +144,8 @@ class AsyncioTransport:
 
     def __init__(self, server: str | None, transport: httpx.AsyncBaseTransport | None, timing: Timing) -> None:
         self.stop: asyncio.Event | None = None
-        self._client = httpx.AsyncClient(transport=transport, **_client_options(server))
-        self._owned = transport is None
+        self._options = {"transport": transport, **_client_options(server)}
+        self._client = httpx.AsyncClient(**self._options)
         self._sleep = timing.sleep
 
     def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
@@ -181,8 +182,9 @@ class AsyncioTransport:
             raise Stopped
 
     async def close(self) -> None:
-        if self._owned:
+        if self._options["transport"] is None:
             await self._client.aclose()
+            self._client = httpx.AsyncClient(**self._options)
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -239,12 +239,28 @@ def test_a_job_that_is_submitted_again_goes_on_from_its_last_committed_model(res
 
 
 def test_a_round_that_is_open_is_joined(server, time):
-    view = job_view(open_round=round_view(1, model="c" * 64))
-    server.on(STATUS, view)
+    server.on(STATUS, job_view(open_round=round_view(1, model="c" * 64)))
     job = Job.attach(SERVER, "j1", transport=server, timing=time.timing)
     assert next(job.rounds()).run(model(1, 2))["w"].tolist() == [10, 20]
-    assert server.bodies(OPEN)[0]["model"] == "c" * 64
+    assert OPEN not in server.calls
     assert SUBMIT not in server.calls
+
+
+def test_a_round_that_commits_while_it_is_joined_is_not_opened_again(resumed, server):
+    round = next(resumed.rounds())
+    server.on(STATUS, job_view(committed=2, model=server.aggregates[1]))
+    assert round.run(model(1, 2))["w"].tolist() == [30, 40]
+    assert OPEN not in server.calls
+
+
+def test_an_asynchronous_job_is_opened_once_and_then_only_waited_for(server, time):
+    spec = JobSpec(name="k", demand=2, mode="async", buffer_size=1, rounds=2)
+    server.on(SUBMIT, job_view(spec=spec))
+    server.on(STATUS, job_view(spec=spec), job_view(spec=spec, committed=1, open_round=round_view(2)))
+    job = Job(SERVER, spec, transport=server, timing=time.timing)
+    results = [round.run(model(1, 2))["w"].tolist() for round in job.rounds()]
+    assert results == [[10, 20], [30, 40]]
+    assert [body["round"] for body in server.bodies(OPEN)] == [1]
 
 
 def test_a_resumed_round_can_be_run_on_ones_own_model(resumed, server):
@@ -311,7 +327,7 @@ def test_a_job_that_ends_while_a_round_runs_says_why(job, server, state):
     reason = {"code": state, "text": "cancelled by an operator"}
     server.on(wait_for(1), round_view(1, "open"), round_view(1, "aborted" if state == "failed" else "cancelled"))
     server.on(STATUS, job_view(state, reason=msgspec.convert(reason, type(job_view().reason))))
-    with pytest.raises(JobEnded, match=rf"job j1 \(keyboard\) is {state}: cancelled by an operator"), job:
+    with pytest.raises(JobEnded, match=r"job j1 \(keyboard\) has ended: cancelled by an operator"), job:
         next(job.rounds()).run(model(1, 2))
     assert CANCEL not in server.calls
 
