@@ -117,7 +117,7 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     demand_ahead: int | None = None
     """Devices that requests ahead of this one still need from the regions it may use."""
     blocking: list[JobId] = []
-    """The jobs ahead, first to be served first."""
+    """The jobs ahead, first to be served first; or those that must end before this one begins."""
     eta_s: float | None = None
     """Estimated seconds until the round has its devices."""
 
@@ -128,7 +128,7 @@ class RoundView(msgspec.Struct, frozen=True, kw_only=True):
     job: JobId
     round: int
     attempt: int
-    state: Literal["open", "committing", "committed", "aborted", "cancelled"]
+    state: Literal["waiting", "open", "committing", "committed", "aborted", "cancelled"]
     demand: int
     bound: int
     reported: int
@@ -279,4 +279,3 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fix: str | None = None
     story: list[str] = []
     retry_after_s: float | None = None
-

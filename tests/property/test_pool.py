@@ -20,6 +20,7 @@ from vennue.core.events import (
     CommitFailed,
     Committed,
     CompleteJob,
+    Contact,
     Decline,
     Event,
     OpenRound,
@@ -29,7 +30,7 @@ from vennue.core.events import (
 )
 from vennue.core.ids import DeviceId, Digest, JobId, attempt_id
 from vennue.core.invariants import Auditor, InvariantViolated
-from vennue.core.job import JobSpec
+from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.pool import Pool
 
@@ -93,10 +94,14 @@ class PoolMachine(RuleBasedStateMachine):
         except VennueError:
             return None
 
-    def open_job(self, spec: JobSpec) -> JobId:
+    def submit_job(self, spec: JobSpec) -> JobId:
         self.submitted += 1
         job = JobId(f"j{self.submitted}")
         self.do(SubmitJob(job, spec))
+        return job
+
+    def open_job(self, spec: JobSpec) -> JobId:
+        job = self.submit_job(spec)
         self.do(OpenRound(job, 1, MODEL))
         return job
 
@@ -121,6 +126,24 @@ class PoolMachine(RuleBasedStateMachine):
         return self.open_job(
             JobSpec(name="a", mode="async", demand=demand, buffer_size=buffer_size, max_staleness=staleness, rounds=3)
         )
+
+    @rule(
+        target=jobs,
+        predecessors=st.lists(jobs, min_size=1, max_size=2, unique=True),
+        when=st.sampled_from(["completed", "ended"]),
+        time_limit_s=st.sampled_from([None, 100.0]),
+        silence_limit_s=st.sampled_from([30.0, 1000.0]),
+        opens=st.booleans(),
+    )
+    def submit_after(self, predecessors: list[JobId], when: Any, *, opens: bool, **limits: Any) -> Any:
+        after = tuple(After(job=job, when=when) for job in predecessors)
+        spec = JobSpec(name="f", demand=1, rounds=1, after=after, **limits)
+        job = self.open_job(spec) if opens else self.submit_job(spec)
+        return job if job in self.audited.pool.jobs else multiple()  # a predecessor may have failed
+
+    @rule(job=jobs)
+    def contact(self, job: JobId) -> None:
+        self.do(Contact(job))
 
     @rule(job=jobs, ahead=st.sampled_from([0, 0, 1]))
     def open_round(self, job: JobId, ahead: int) -> None:
@@ -211,6 +234,7 @@ class PoolMachine(RuleBasedStateMachine):
         for id, job in before.pool.jobs.items():
             recovered = pool.jobs[id]
             assert (recovered.state, recovered.committed, recovered.model) == (job.state, job.committed, job.model)
+            assert recovered.waits_for == (set() if job.state.terminal else job.waits_for)
 
 
 PoolMachine.TestCase.settings = settings(

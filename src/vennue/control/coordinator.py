@@ -53,6 +53,7 @@ from vennue.core.events import (
     CommitFailed,
     Committed,
     CompleteJob,
+    Contact,
     Event,
     OpenRound,
     SubmitJob,
@@ -422,7 +423,8 @@ class Coordinator:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def job(self, id: JobId) -> JobView:
-        """A job as it is durable."""
+        """A job as it is durable, for its owner, who is thereby heard of."""
+        self._hear_of(id)
         await self.settled()
         now = self.now()
         return job_view(self._known(id), Explainer(self.pool, now), now)
@@ -441,6 +443,7 @@ class Coordinator:
             NotFound: there is no such job, or the round has not been opened.
             Overloaded: too many wait already.
         """
+        self._hear_of(id)
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:
@@ -492,6 +495,10 @@ class Coordinator:
         self.policy = policy
         self._planner = planner
         self.pool.set_planner(planner)
+
+    def _hear_of(self, id: JobId) -> None:
+        if not self._known(id).state.terminal:
+            self.apply(Contact(id))
 
     def _known(self, id: JobId) -> Job:
         job = self.pool.jobs.get(id)

@@ -48,6 +48,8 @@ class Explainer:
         """Why the job is where it is."""
         if job.state.terminal:
             return self._ended(job)
+        if job.waits_for:
+            return self._follows(job)
         attempt = job.attempt
         if attempt is None:
             return Reason(
@@ -68,6 +70,17 @@ class Explainer:
         why = f": {job.reason}" if job.reason else ""
         verb = {JobState.COMPLETED: "completed", JobState.CANCELLED: "cancelled"}.get(job.state, "failed")
         return Reason(code=str(job.state), text=f"{verb} after {rounds}{why}")
+
+    def _follows(self, job: Job) -> Reason:
+        first = sorted(job.waits_for, key=lambda name: self._pool.jobs[name].arrival)
+        named = ", ".join(first[:MAX_BLOCKING]) + (", …" if len(first) > MAX_BLOCKING else "")
+        return Reason(
+            code="waiting-for-job",
+            text=f"it begins when {named} {'has' if len(first) == 1 else 'have'} ended",
+            needs=0,
+            supply_per_s=self.rate_per_s(job.bit),
+            blocking=first[:MAX_BLOCKING],
+        )
 
     def _collecting(self, attempt: Attempt) -> Reason:
         reported, goal = len(attempt.request.reported), attempt.spec.goal

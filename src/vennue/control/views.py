@@ -3,6 +3,7 @@
 Views are values: they are made at one moment and share nothing with the pool.
 """
 
+import math
 from collections import Counter
 
 from vennue.control.explain import Explainer
@@ -61,7 +62,7 @@ def open_round_view(job: Job, attempt: Attempt, now: float) -> RoundView:
         reported=len(attempt.request.reported),
         model=attempt.model,
         opened_at=attempt.opened_at,
-        deadline_in_s=max(0.0, attempt.deadline_at - now),
+        deadline_in_s=None if attempt.deadline_at == math.inf else max(0.0, attempt.deadline_at - now),
         scheduling_delay_s=attempt.scheduling_delay_s,
     )
 

@@ -44,6 +44,12 @@ class CancelJob(Event, frozen=True, tag=True):
     reason: str = "cancelled by its owner"
 
 
+class Contact(Event, frozen=True, tag=True):
+    """The job's owner was heard of, which ends its silence. For a job that has ended it changes nothing."""
+
+    job: JobId
+
+
 class CheckIn(Event, frozen=True, tag=True):
     """A device is idle and online. Answers an `Assignment` (perhaps the one it holds already) or None."""
 

@@ -6,6 +6,7 @@ the ledger) are kept by an `Auditor`, which watches a pool event by event. Prope
 ``--validate`` and the server under ``VENNUE_VALIDATE=1`` use both.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -25,7 +26,8 @@ from vennue.core.errors import InvariantViolated, VennueError
 from vennue.core.events import CheckIn, Decline, Event, Report
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.job import Job, JobState
-from vennue.core.pool import Pool, job_record
+from vennue.core.pool import Pool
+from vennue.core.records import job_record
 from vennue.core.round import AttemptState
 
 Complaints = Iterator[str]
@@ -77,14 +79,31 @@ def counters_are_derived(pool: Pool) -> Complaints:
 
 
 def open_attempts_have_a_timer(pool: Pool) -> Complaints:
-    """7. Every open attempt has a live timer, so that it closes even if nothing else ever happens."""
+    """7. Every open attempt has a live timer, so that it closes even if nothing else ever happens; so have limits."""
     wake = pool.next_wake()
-    timers = pool.timers()
     for attempt in pool.attempts():
-        if (attempt.deadline_at, attempt.id) not in timers:
+        if pool.due_at(attempt) != attempt.deadline_at:
             yield f"attempt {attempt.id} is {attempt.state} without a timer"
-        elif wake is None or wake > attempt.deadline_at:
+        elif attempt.deadline_at < math.inf and (wake is None or wake > attempt.deadline_at):
             yield f"attempt {attempt.id} is due at {attempt.deadline_at}, but the pool wakes at {wake}"
+    for job in pool.jobs.values():
+        limit_at = math.inf if job.state.terminal else min(job.time_limit_at, job.silence_limit_at)
+        if pool.due_at(job) > limit_at:
+            yield f"job {job.id} reaches a limit at {limit_at}, without a timer"
+
+
+def jobs_wait_for_living_ones(pool: Pool) -> Complaints:
+    """A job waits only for jobs that have not ended; while it does, it holds no devices and asks for none."""
+    for job in pool.jobs.values():
+        for name in () if job.state.terminal else job.waits_for:
+            if pool.jobs[name].state.terminal:
+                yield f"job {job.id} waits for job {name}, which is {pool.jobs[name].state}"
+    for attempt in pool.attempts():
+        waits = bool(pool.jobs[attempt.job].waits_for)
+        if waits != (attempt.state is AttemptState.WAITING):
+            yield f"attempt {attempt.id} is {attempt.state}, while its job {'waits' if waits else 'does not wait'}"
+        if waits and (attempt.request.bound or pool.table.request(attempt.id) is not None):
+            yield f"attempt {attempt.id} asks for devices, while its job waits for another"
 
 
 def memory_follows_what_is_in_flight(pool: Pool) -> Complaints:
@@ -110,6 +129,8 @@ def pending_jobs_have_a_reason(pool: Pool, explain: Callable[[Pool, Job], Any]) 
         reason = explain(pool, job)
         if not reason.code or not reason.text:
             yield f"job {job.id} ({job.state}) has no reason"
+        if not job.state.terminal and job.waits_for and not reason.blocking:
+            yield f"job {job.id} waits for other jobs, its reason {reason.code} does not name them"
         request = None if job.attempt is None else pool.table.request(job.attempt.id)
         if request is not None and request.needs > 0:
             missing = [name for name in ("needs", "supply_per_s", "demand_ahead") if getattr(reason, name) is None]
@@ -123,6 +144,7 @@ STATE_INVARIANTS: tuple[Callable[[Pool], Complaints], ...] = (
     demand_is_not_exceeded,
     counters_are_derived,
     active_jobs_are_consistent,
+    jobs_wait_for_living_ones,
     open_attempts_have_a_timer,
     memory_follows_what_is_in_flight,
 )

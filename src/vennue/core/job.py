@@ -21,9 +21,22 @@ if TYPE_CHECKING:
 Setting = bool | int | float | str
 """A value that an owner passes on to devices."""
 
+When = Literal["completed", "ended"]
+
 MAX_DEMAND = 10_000_000
+MAX_PREDECESSORS = 1000
+DEFAULT_MIN_FRACTION = 0.8
+DAY_S = 86_400.0
 MIN_DEADLINE_S = 1.0
 """Below this no device could answer: a check-in, a download, a training step and an upload do not fit."""
+
+
+class After(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A job that another one waits for."""
+
+    job: JobId
+    when: When = "completed"
+    """``ended``: whatever its end. ``completed``: only if it ends well; otherwise the job that waits is cancelled."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,7 +60,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     mode: Literal["sync", "async"] = "sync"
     deadline_s: float | None = None
     """Limit on a round, from its opening to its commit."""
-    min_fraction: float = 0.8
+    min_fraction: float = DEFAULT_MIN_FRACTION
+    """The share of ``demand`` whose reports are enough, in a round with a deadline."""
+    min_reports: int | None = None
+    """Reports that are enough, as a number instead of ``min_fraction``, in rounds with and without a deadline."""
     overcommit: float = 1.0
     """Devices bound per device asked for, at least 1."""
     buffer_size: int | None = None
@@ -56,12 +72,18 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Model updates after which an asynchronous device's report is refused; None for no limit."""
     lease_s: float | None = None
     """How long a device may take before it is presumed lost; by default the deadline, or ten minutes without one."""
-    round_limit_s: float = 7 * 86_400.0
+    round_limit_s: float = 7 * DAY_S
     """A round without a deadline is tried again after this long, whatever happens."""
     max_attempts: int | None = None
     """Attempts at one round before the job fails; None to try for ever."""
     weight: float = 1.0
     """Priority among jobs: 2 counts twice as much as 1."""
+    after: tuple[JobId | After, ...] = ()
+    """Jobs that must end before this one begins. A plain id stands for one that must end well."""
+    time_limit_s: float | None = None
+    """The job fails if it has not ended so long after it could begin; None for no limit."""
+    silence_limit_s: float = 7 * DAY_S
+    """The job fails if its owner neither has a round open nor asks after it for so long."""
 
     def check(self, schema: AttributeSchema) -> tuple[Requirement, Requirement | None]:
         """The parsed public and private requirements.
@@ -72,6 +94,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if not 1 <= len(self.name) <= 200 or not self.name.isprintable():
             raise _bad("name", self.name[:200], "must be 1 to 200 printable characters", "name the job")
         self._check_numbers()
+        self._check_after()
         if self.mode == "async":
             self._check_async()
         elif self.buffer_size is not None or self.max_staleness is not None:
@@ -94,8 +117,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise _bad("rounds", self.rounds, "must be at least 1", "leave it out for an open-ended job")
         if self.max_attempts is not None and self.max_attempts < 1:
             raise _bad("max_attempts", self.max_attempts, "must be at least 1", "leave it out to try for ever")
-        if not 0 < self.min_fraction <= 1:
-            raise _bad("min_fraction", self.min_fraction, "must be above 0 and at most 1", "0.8 means 80 %")
+        self._check_enough()
         if not 1 <= self.overcommit <= 10:
             raise _bad("overcommit", self.overcommit, "must be 1 to 10", "1.3 binds 30 % more devices than asked")
         if not 0 < self.weight <= 1000:
@@ -107,10 +129,38 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 f"no device can answer in under {MIN_DEADLINE_S:g} s",
                 f"allow at least {MIN_DEADLINE_S:g} s, or leave it out to wait for all devices",
             )
-        for field in ("lease_s", "round_limit_s"):
+        for field in ("lease_s", "round_limit_s", "time_limit_s", "silence_limit_s"):
             value = getattr(self, field)
             if value is not None and not MIN_DEADLINE_S <= value < math.inf:
                 raise _bad(field, value, f"must be at least {MIN_DEADLINE_S:g} s", "give a longer duration")
+        if self.time_limit_s is not None and self.deadline_s is not None and self.time_limit_s < self.deadline_s:
+            raise _bad(
+                "time_limit_s",
+                self.time_limit_s,
+                f"is shorter than one round's deadline of {self.deadline_s:g} s",
+                "allow the job at least one round",
+            )
+
+    def _check_enough(self) -> None:
+        if not 0 < self.min_fraction <= 1:
+            raise _bad("min_fraction", self.min_fraction, "must be above 0 and at most 1", "0.8 means 80 %")
+        if self.min_reports is None:
+            return
+        if not 1 <= self.min_reports <= self.demand:
+            raise _bad(
+                "min_reports",
+                self.min_reports,
+                f"must be 1 to the demand, which is {self.demand}",
+                "a round cannot have more reports than devices",
+            )
+        if self.min_fraction != DEFAULT_MIN_FRACTION:
+            raise _bad("min_reports", self.min_reports, "contradicts min_fraction", "give one of the two")
+
+    def _check_after(self) -> None:
+        if len(self.after) > MAX_PREDECESSORS:
+            raise _bad("after", len(self.after), f"must be at most {MAX_PREDECESSORS} jobs", "wait for the last ones")
+        if len(self.predecessors) < len(self.after):
+            raise _bad("after", ", ".join(_after(one).job for one in self.after), "names a job twice", "name it once")
 
     def _check_async(self) -> None:
         if self.buffer_size is None or not 1 <= self.buffer_size <= MAX_DEMAND:
@@ -119,8 +169,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
         if self.max_staleness is not None and self.max_staleness < 0:
             raise _bad("max_staleness", self.max_staleness, "must be at least 0", "leave it out for no limit")
-        if self.deadline_s is not None:
-            raise _bad("deadline_s", self.deadline_s, "an asynchronous job has no rounds to time", "leave it out")
+        for field in ("deadline_s", "min_reports"):
+            if getattr(self, field) is not None:
+                raise _bad(field, getattr(self, field), "an asynchronous job has no rounds", "leave it out")
+
+    @property
+    def predecessors(self) -> dict[JobId, When]:
+        """The jobs that must end before this one begins, and how."""
+        return {one.job: one.when for one in map(_after, self.after)}
 
     @property
     def wanted(self) -> int:
@@ -132,6 +188,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Reports at which an attempt commits at once."""
         if self.mode == "async":
             return self.buffer_size or 1
+        if self.min_reports is not None:
+            return self.min_reports
         return self.demand if self.deadline_s is None else share(self.min_fraction, self.demand)
 
     @property
@@ -145,6 +203,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 def share(fraction: float, of: int) -> int:
     """The smallest whole number that is at least ``fraction`` of ``of`` (0.7 of 10 is 7, not 8 by a rounding error)."""
     return math.ceil(round(fraction * of, 9))
+
+
+def _after(one: JobId | After) -> After:
+    return one if isinstance(one, After) else After(job=one)
 
 
 def _bad(field: str, value: object, message: str, fix: str) -> InvalidInput:
@@ -170,7 +232,8 @@ class Job:
 
     __slots__ = (
         "arrival", "attained", "attempt", "bit", "collection_s", "committed", "ended_at", "id", "model", "private",
-        "reason", "requirement", "scheduling_delay_s", "spec", "state", "story", "submitted_at",
+        "quiet_since", "reason", "requirement", "scheduling_delay_s", "spec", "started_at", "state", "story",
+        "submitted_at", "waits_for",
     )  # fmt: skip
 
     def __init__(
@@ -191,6 +254,12 @@ class Job:
         self.bit = bit
         self.arrival = arrival
         self.submitted_at = submitted_at
+        self.waits_for: set[JobId] = set()
+        """Jobs that must end before this one begins, and have not ended."""
+        self.started_at = submitted_at
+        """When the job could begin: at its submission, or when the last of those that it waited for ended."""
+        self.quiet_since = submitted_at
+        """When its owner was last heard of, or its last round ended, if that was later."""
         self.ended_at: float | None = None
         self.state = JobState.ACTIVE
         self.reason: str | None = None
@@ -217,3 +286,24 @@ class Job:
     def rounds_left(self) -> int | None:
         """Declared rounds not yet committed, or None when the job is open-ended."""
         return None if self.spec.rounds is None else self.spec.rounds - self.committed
+
+    @property
+    def time_limit_at(self) -> float:
+        """When the job fails for having taken too long."""
+        limit_s = self.spec.time_limit_s
+        return math.inf if limit_s is None or self.waits_for else self.started_at + limit_s
+
+    @property
+    def silence_limit_at(self) -> float:
+        """When the job fails for its owner's silence, if nothing happens before."""
+        if self.attempt is not None or self.waits_for:
+            return math.inf
+        return self.quiet_since + self.spec.silence_limit_s
+
+    def overdue(self, now: float) -> str | None:
+        """The reason why the job fails now, if a limit of its own has been reached."""
+        if self.time_limit_at <= now:
+            return f"it had not ended within its time limit of {self.spec.time_limit_s:g} s"
+        if self.silence_limit_at <= now:
+            return f"its owner was silent for {self.spec.silence_limit_s:g} s, with no round open"
+        return None

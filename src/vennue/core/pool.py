@@ -8,8 +8,8 @@ the fault tests all drive this class and nothing else.
 """
 
 import hashlib
-import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -29,7 +29,7 @@ from vennue.core.effects import (
     SaveAttempt,
     SaveJob,
 )
-from vennue.core.errors import Conflict, Forbidden, IllegalTransition, NotFound, TooLate
+from vennue.core.errors import Conflict, Forbidden, IllegalTransition, InvalidInput, NotFound, TooLate
 from vennue.core.errors import JobEnded as JobHasEnded
 from vennue.core.events import (
     Abort,
@@ -39,6 +39,7 @@ from vennue.core.events import (
     CommitFailed,
     Committed,
     CompleteJob,
+    Contact,
     Decline,
     Event,
     OpenRound,
@@ -46,16 +47,21 @@ from vennue.core.events import (
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
-from vennue.core.job import Job, JobState, Setting
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_id, attempt_of, job_of
+from vennue.core.job import Job, JobSpec, JobState, Setting
 from vennue.core.plan import Plan, Planner, PoolView, Request
+from vennue.core.records import attempt_record, job_of_record, job_record
 from vennue.core.region import RequirementRegistry
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.round import Attempt, AttemptState
 from vennue.core.supply import Supply
+from vennue.core.timers import Timers
 
 ACCEPT_LEASE_S = 30.0
 """How long a device may take to evaluate a private requirement and answer."""
+
+_ATTEMPT, _JOB = range(2)
+"""What a timer is for. Of one moment, attempts' timers come up before jobs'."""
 
 
 class Pool:
@@ -93,8 +99,8 @@ class Pool:
         self._accept_lease_s = accept_lease_s
         self._arrivals = 0
         self._attempts: dict[AttemptId, Attempt] = {}
-        self._timers: list[tuple[float, AttemptId]] = []
-        self._wake_at = math.inf
+        self._followers: dict[JobId, list[JobId]] = {}
+        self._timers: Timers[tuple[int, str]] = Timers()
         self._outbox: list[Effect] = []
         self._stale = False
         self._planned_at = -float("inf")
@@ -108,6 +114,7 @@ class Pool:
             OpenRound: self._open_round,
             CompleteJob: self._complete,
             CancelJob: self._cancel,
+            Contact: self._contact,
             Committed: self._committed,
             CommitFailed: self._commit_failed,
             Tick: self._tick,
@@ -125,7 +132,7 @@ class Pool:
         """
         now = self.now if now < self.now else now
         self.now = now
-        if now >= self._wake_at or now >= self.table.wake_at:
+        if now >= self._timers.wake_at or now >= self.table.wake_at:
             self.fire(now)
         return self._handlers[type(event)](event, now)
 
@@ -136,7 +143,7 @@ class Pool:
 
     def next_wake(self) -> float | None:
         """When the next timer may be due (send a `Tick` then), or None."""
-        wake = min(self._wake_at, self.table.wake_at)
+        wake = min(self._timers.wake_at, self.table.wake_at)
         return None if wake == math.inf else wake
 
     def set_planner(self, planner: Planner) -> None:
@@ -154,15 +161,15 @@ class Pool:
         """The attempts that are not closed."""
         return list(self._attempts.values())
 
-    def timers(self) -> set[tuple[float, AttemptId]]:
-        """The attempts' timers: when each is due. Some belong to attempts that have closed since."""
-        return set(self._timers)
+    def due_at(self, subject: Attempt | Job) -> float:
+        """When the timer of an attempt or a job fires; infinity when it has none."""
+        return self._timers.at((_ATTEMPT if isinstance(subject, Attempt) else _JOB, subject.id))
 
     def sizes(self) -> list[tuple[str, int, int]]:
         """What the pool holds that could grow: name, entries, and the bound by what is in flight."""
         return [
             ("attempts", len(self._attempts), len(self.jobs)),
-            ("timers", len(self._timers), 64 + 2 * len(self._attempts)),
+            ("timers", len(self._timers), self._timers.bound),
             *self.table.sizes(),
         ]
 
@@ -172,13 +179,47 @@ class Pool:
         if event.job in self.jobs:
             raise Conflict(f"job {event.job} exists already", field="job", value=event.job)
         requirement, private = event.spec.check(self.schema)
+        waits_for = self._unended(event.job, event.spec)
         bit = self.registry.register(requirement)
         job = Job(event.job, event.spec, requirement, private, bit, arrival=self._arrivals, submitted_at=now)
         self._arrivals += 1
         self.jobs[job.id] = job
+        self._follow(job, waits_for)
+        self._arm(job)
         self._tell(job, now, "submitted")
         self._save(job)
         return job
+
+    def _unended(self, id: JobId, spec: JobSpec) -> list[JobId]:
+        """The jobs that a new one must wait for. They are there already, so it can close no circle but with itself."""
+        waits_for = []
+        for name, when in spec.predecessors.items():
+            if name == id:
+                raise InvalidInput(
+                    f"the jobs would wait for each other in a circle: {id} → {id}", field="after", value=id,
+                    fix="name jobs that were submitted before",
+                )  # fmt: skip
+            earlier = self.jobs.get(name)
+            if earlier is None:
+                raise InvalidInput(
+                    f"there is no job {name}", field="after", value=name, fix="name jobs that were submitted before"
+                )
+            if not earlier.state.terminal:
+                waits_for.append(name)
+            elif when == "completed" and earlier.state is not JobState.COMPLETED:
+                raise Conflict(
+                    f"job {name} can no longer complete, it is {earlier.state}", field="after", value=name,
+                    fix="write {job: …, when: ended} to begin whatever its end",
+                )  # fmt: skip
+        return waits_for
+
+    def _follow(self, job: Job, waits_for: Iterable[JobId]) -> None:
+        for name in waits_for:
+            job.waits_for.add(name)
+            self._followers.setdefault(name, []).append(job.id)
+
+    def _contact(self, event: Contact, now: float) -> None:
+        self._known(event.job).quiet_since = now
 
     def _open_round(self, event: OpenRound, now: float) -> Attempt:
         job = self._active(event.job)
@@ -301,7 +342,7 @@ class Pool:
             attempt.committing = self.table.take_reported(attempt.id)
             job.attained += attempt.request.bound
             self._end_assignments(self.table.close(attempt.id))
-            self._push_timer(attempt)
+            self._arm(attempt)
             self._replan_soon()
         self._tell(job, now, f"attempt {attempt.id} commits {len(attempt.committing)} reports")
         self._outbox.append(Commit(attempt.id, _ids(attempt.committing)))
@@ -331,13 +372,13 @@ class Pool:
         attempt.version += 1
         attempt.committing = ()
         attempt.model = attempt.result or attempt.model
-        attempt.deadline_at = now + attempt.spec.round_limit_s
-        self._push_timer(attempt)
+        attempt.deadline_at = now + attempt.limit_s
+        self._arm(attempt)
         self.table.advance(attempt.id)
         request = attempt.request
         request.rounds_left = job.rounds_left
         self._tell(job, now, f"model update {job.committed} committed")
-        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
+        self._outbox.append(SaveAttempt(attempt_record(attempt)))
         if job.rounds_left == 0:
             self._end_job(job, JobState.COMPLETED, now, None)
             return
@@ -358,9 +399,10 @@ class Pool:
     def _open_attempt(
         self, job: Job, round_number: int, number: int, model: Digest, config: dict[str, Setting], now: float
     ) -> Attempt:
+        """Begin an attempt; or only note it, as long as its job waits for another."""
         spec = job.spec
         asynchronous = spec.mode == "async"
-        attempt_name = AttemptId(f"{job.id}.{round_number}.{number}")
+        attempt_name = attempt_id(job.id, round_number, number)
         request = Request(
             attempt_name,
             job.id,
@@ -376,20 +418,30 @@ class Pool:
             weight=spec.weight,
             continuous=asynchronous,
         )
-        attempt = Attempt(job.id, spec, round_number, number, model, config, request, now)
-        self.table.open(
-            request,
-            lease_s=spec.effective_lease_s,
-            accept_lease_s=self._accept_lease_s if job.private is not None else None,
-        )
+        state = AttemptState.WAITING if job.waits_for else AttemptState.OPEN
+        attempt = Attempt(job.id, spec, round_number, number, model, config, request, now, state=state)
         self._attempts[attempt.id] = attempt
         job.attempt = attempt
-        self._push_timer(attempt)
-        self._tell(job, now, f"attempt {attempt.id} opened for {request.wanted} devices")
-        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
-        self._outbox.append(AttemptOpened(attempt.id, model))
-        self._replan_soon()
+        self._arm(job)
+        if state is AttemptState.OPEN:
+            self._begin(job, attempt, now)
+        else:
+            self._tell(job, now, f"attempt {attempt.id} waits for {', '.join(sorted(job.waits_for))}")
+            self._outbox.append(SaveAttempt(attempt_record(attempt)))
         return attempt
+
+    def _begin(self, job: Job, attempt: Attempt, now: float) -> None:
+        """An attempt needs devices from now on."""
+        self.table.open(
+            attempt.request,
+            lease_s=job.spec.effective_lease_s,
+            accept_lease_s=self._accept_lease_s if job.private is not None else None,
+        )
+        self._arm(attempt)
+        self._tell(job, now, f"attempt {attempt.id} opened for {attempt.request.wanted} devices")
+        self._outbox.append(SaveAttempt(attempt_record(attempt)))
+        self._outbox.append(AttemptOpened(attempt.id, attempt.model))
+        self._replan_soon()
 
     def _close_attempt(self, job: Job, attempt: Attempt, now: float) -> None:
         """Forget an attempt that has just moved to a closed state, and say so."""
@@ -398,12 +450,14 @@ class Pool:
             self._end_assignments(self.table.close(attempt.id))
             self._replan_soon()
         del self._attempts[attempt.id]
-        self._bound_timers()
+        self._timers.cancel((_ATTEMPT, attempt.id))
         job.attempt = None
+        job.quiet_since = now
+        self._arm(job)
         self._tell(
             job, now, f"attempt {attempt.id} {attempt.state}" + (f": {attempt.reason}" if attempt.reason else "")
         )
-        self._outbox.append(SaveAttempt(_attempt_record(attempt)))
+        self._outbox.append(SaveAttempt(attempt_record(attempt)))
         self._outbox.append(AttemptClosed(attempt.id, attempt.state))
 
     def _retry(self, job: Job, attempt: Attempt, now: float, reason: str) -> None:
@@ -422,6 +476,26 @@ class Pool:
         self._save(job)
 
     def _end_job(self, job: Job, state: JobState, now: float, reason: str | None) -> None:
+        """End a job, begin those that waited for it, and cancel those that cannot begin without its success."""
+        endings = deque([(job, state, reason)])
+        while endings:
+            job, state, reason = endings.popleft()
+            if job.state.terminal:
+                continue
+            self._end_alone(job, state, now, reason)
+            why = f"job {job.id}, which had to complete before, is {state}" + (f": {reason}" if reason else "")
+            for name in self._followers.pop(job.id, ()):
+                follower = self.jobs[name]
+                if follower.state.terminal:
+                    continue
+                if state is JobState.COMPLETED or follower.spec.predecessors[job.id] == "ended":
+                    follower.waits_for.discard(job.id)
+                    if not follower.waits_for:
+                        self._start(follower, now)
+                else:
+                    endings.append((follower, JobState.CANCELLED, why))
+
+    def _end_alone(self, job: Job, state: JobState, now: float, reason: str | None) -> None:
         attempt = job.attempt
         if attempt is not None:
             closing = AttemptState.COMMITTED if attempt.version and state is JobState.COMPLETED else None
@@ -433,10 +507,20 @@ class Pool:
         job.reason = reason
         job.ended_at = now
         self.registry.release(job.bit)
+        self._timers.cancel((_JOB, job.id))
         self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
         self._save(job)
         self._outbox.append(JobEnded(job.id, state))
         self._replan_soon()
+
+    def _start(self, job: Job, now: float) -> None:
+        """The last of the jobs that this one waited for has ended."""
+        job.started_at = job.quiet_since = now
+        self._arm(job)
+        self._tell(job, now, "waits for no other job any more")
+        if job.attempt is not None:
+            job.attempt.move(AttemptState.OPEN, now, job.tell())
+            self._begin(job, job.attempt, now)
 
     # -- time -------------------------------------------------------------------------------------------------------
 
@@ -448,17 +532,17 @@ class Pool:
 
         What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
         """
-        while (wake := min(self._wake_at, self.table.wake_at)) <= now:
+        while (wake := min(self._timers.wake_at, self.table.wake_at)) <= now:
             for assignment in self.table.expire(wake):
                 self._given_back(assignment, Outcome.LOST, now, "its lease ran out")
-            while self._timers and self._timers[0][0] <= wake:
-                due_at, attempt_name = heapq.heappop(self._timers)
-                attempt = self._attempts.get(attempt_name)
-                if attempt is not None and attempt.deadline_at == due_at:
-                    self._due(attempt, now)
-            self._wake_at = self._timers[0][0] if self._timers else math.inf
+            while (due := self._timers.pop(wake)) is not None:
+                kind, name = due
+                if kind == _ATTEMPT:
+                    self._attempt_due(self._attempts[AttemptId(name)], now)
+                else:
+                    self._job_due(self.jobs[JobId(name)], now)
 
-    def _due(self, attempt: Attempt, now: float) -> None:
+    def _attempt_due(self, attempt: Attempt, now: float) -> None:
         job = self.jobs[attempt.job]
         if attempt.state is AttemptState.COMMITTING:
             self._retry(job, attempt, now, "the aggregate did not become durable in time")
@@ -473,16 +557,24 @@ class Pool:
                 f"at its deadline {request.bound} were bound and {len(request.reported)} had reported",
             )
 
-    def _push_timer(self, attempt: Attempt) -> None:
-        heapq.heappush(self._timers, (attempt.deadline_at, attempt.id))
-        self._wake_at = min(self._wake_at, attempt.deadline_at)
-        self._bound_timers()
+    def _job_due(self, job: Job, now: float) -> None:
+        reason = job.overdue(now)
+        if reason is None:
+            self._arm(job)
+        else:
+            self._end_job(job, JobState.FAILED, now, reason)
 
-    def _bound_timers(self) -> None:
-        """Drop the timers of closed attempts once they prevail, so that the open attempts bound the heap."""
-        if len(self._timers) > 64 + 2 * len(self._attempts):
-            self._timers = [(open_attempt.deadline_at, name) for name, open_attempt in self._attempts.items()]
-            heapq.heapify(self._timers)
+    def _arm(self, subject: Attempt | Job) -> None:
+        """Have a timer fire when an attempt's or a job's time is up. A job's may fire early, to be armed again."""
+        if isinstance(subject, Attempt):
+            self._timers.set((_ATTEMPT, subject.id), subject.deadline_at)
+            return
+        key = _JOB, subject.id
+        limit_at = min(subject.time_limit_at, subject.silence_limit_at)
+        if limit_at == math.inf:
+            self._timers.cancel(key)
+        elif limit_at < self._timers.at(key):
+            self._timers.set(key, limit_at)
 
     # -- recovery ---------------------------------------------------------------------------------------------------
 
@@ -495,35 +587,32 @@ class Pool:
         for record in sorted(jobs, key=lambda r: r.arrival):
             requirement, private = record.spec.check(self.schema)
             bit = -1 if record.state.terminal else self.registry.register(requirement)
-            job = Job(
-                record.id,
-                record.spec,
-                requirement,
-                private,
-                bit,
-                arrival=record.arrival,
-                submitted_at=record.submitted_at,
-            )
-            job.state = record.state
-            job.ended_at = record.ended_at
-            job.committed = record.committed
-            job.model = record.model
-            job.attained = record.attained
-            job.scheduling_delay_s = record.scheduling_delay_s
-            job.collection_s = record.collection_s
-            job.reason = record.reason
+            job = job_of_record(record, requirement, private, bit)
             self.jobs[job.id] = job
             self._arrivals = max(self._arrivals, record.arrival + 1)
+            if not job.state.terminal:
+                self._take_up(job)
         for attempt in open_attempts:
             job = self.jobs[attempt.job]
             if job.state.terminal:
                 continue
-            restarted = "the server restarted"
-            closed = msgspec.structs.replace(attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=restarted)
-            job.attained += attempt.bound
-            self._tell(job, self.now, f"attempt {attempt.id} aborted: {restarted}")
-            self._outbox.append(SaveAttempt(closed))
-            self._open_attempt(job, attempt.round, attempt.number + 1, attempt.model, attempt.config, self.now)
+            number = attempt.number
+            if attempt.state is not AttemptState.WAITING:
+                reason = "the server restarted"
+                number += 1
+                job.attained += attempt.bound
+                self._tell(job, self.now, f"attempt {attempt.id} aborted: {reason}")
+                closed = msgspec.structs.replace(attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=reason)
+                self._outbox.append(SaveAttempt(closed))
+            self._open_attempt(job, attempt.round, number, attempt.model, attempt.config, self.now)
+
+    def _take_up(self, job: Job) -> None:
+        """What follows from a recovered job's predecessors, and its limits. Its owner is heard of again."""
+        earlier = [self.jobs[name] for name in job.spec.predecessors]
+        self._follow(job, (one.id for one in earlier if not one.state.terminal))
+        job.started_at = max([job.submitted_at, *(one.ended_at or 0.0 for one in earlier)])
+        job.quiet_since = self.now
+        self._arm(job)
 
     # -- helpers ----------------------------------------------------------------------------------------------------
 
@@ -600,43 +689,6 @@ def lottery(seed: int, attempt: AttemptId) -> float:
     """The attempt's draw in [0, 1): the same for the same seed, whatever happened before."""
     digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2.0**56
-
-
-def job_record(job: Job) -> JobRecord:
-    """The job as the ledger keeps it."""
-    return JobRecord(
-        id=job.id,
-        spec=job.spec,
-        state=job.state,
-        arrival=job.arrival,
-        submitted_at=job.submitted_at,
-        ended_at=job.ended_at,
-        committed=job.committed,
-        model=job.model,
-        attained=job.attained,
-        scheduling_delay_s=job.scheduling_delay_s,
-        collection_s=job.collection_s,
-        reason=job.reason,
-    )
-
-
-def _attempt_record(attempt: Attempt) -> AttemptRecord:
-    return AttemptRecord(
-        id=attempt.id,
-        job=attempt.job,
-        round=attempt.round,
-        number=attempt.number,
-        state=attempt.state,
-        model=attempt.model,
-        config=attempt.config,
-        opened_at=attempt.opened_at,
-        closed_at=attempt.closed_at,
-        bound=attempt.request.bound,
-        reported=len(attempt.request.reported),
-        scheduling_delay_s=attempt.scheduling_delay_s,
-        result=attempt.result,
-        reason=attempt.reason,
-    )
 
 
 def _ids(names: tuple[str, ...]) -> tuple[AssignmentId, ...]:

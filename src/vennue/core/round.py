@@ -5,6 +5,7 @@ functions of its own counters and the time: `ready` (enough reports to commit no
 `enough_at_deadline`. The pool moves it from state to state and nothing ever moves it out of a closed one.
 """
 
+import math
 from enum import StrEnum
 
 from vennue.core.errors import IllegalTransition
@@ -19,6 +20,8 @@ COMMIT_LIMIT_S = 600.0
 class AttemptState(StrEnum):
     """Where an attempt stands. The last three are for ever."""
 
+    WAITING = "waiting"
+    """Its job waits for another one to end: the attempt needs no devices yet, and its time has not begun."""
     OPEN = "open"
     COMMITTING = "committing"
     COMMITTED = "committed"
@@ -33,6 +36,7 @@ class AttemptState(StrEnum):
 
 _CLOSED = frozenset({AttemptState.COMMITTED, AttemptState.ABORTED, AttemptState.CANCELLED})
 _ALLOWED = {
+    AttemptState.WAITING: frozenset({AttemptState.OPEN, AttemptState.CANCELLED}),
     AttemptState.OPEN: frozenset({AttemptState.COMMITTING, AttemptState.ABORTED, AttemptState.CANCELLED}),
     AttemptState.COMMITTING: _CLOSED,
 }
@@ -56,6 +60,8 @@ class Attempt:
         config: dict[str, Setting],
         request: Request,
         now: float,
+        *,
+        state: AttemptState = AttemptState.OPEN,
     ) -> None:
         self.id: AttemptId = attempt_id(job, round_number, number)
         self.job = job
@@ -67,10 +73,9 @@ class Attempt:
         self.config = config
         """The owner's settings for the devices."""
         self.request = request
-        self.state = AttemptState.OPEN
+        self.state = state
         self.opened_at = now
-        limit_s = spec.deadline_s if spec.deadline_s is not None else spec.round_limit_s
-        self.deadline_at = now + limit_s
+        self.deadline_at = math.inf if state is AttemptState.WAITING else now + self.limit_s
         self.filled = False
         """Whether it had all its devices when last planned for, and so is not part of the plan."""
         self.last_bound_at: float | None = None
@@ -83,15 +88,23 @@ class Attempt:
         """Model updates committed from this attempt (asynchronous jobs)."""
 
     @property
+    def limit_s(self) -> float:
+        """How long the attempt may be open."""
+        return self.spec.deadline_s if self.spec.deadline_s is not None else self.spec.round_limit_s
+
+    @property
     def ready(self) -> bool:
         """Whether enough devices have reported to commit at once."""
         return len(self.request.reported) >= self.spec.goal
 
     @property
     def enough_at_deadline(self) -> bool:
-        """Spec section 6: ``min_fraction`` of the demand were bound, and ``min_fraction`` of those have reported."""
+        """Spec section 6: ``min_fraction`` of the demand were bound, and ``min_fraction`` of those have reported.
+
+        Never where the owner said how many reports are enough: with those the attempt is `ready`.
+        """
         spec = self.spec
-        if spec.deadline_s is None or spec.mode == "async":
+        if spec.deadline_s is None or spec.mode == "async" or spec.min_reports is not None:
             return False
         bound = min(self.request.bound, spec.demand)
         reported = len(self.request.reported)
@@ -107,7 +120,12 @@ class Attempt:
             raise IllegalTransition(f"attempt {self.id} is {self.state}, it cannot become {state}", story=story)
         self.state = state
         self.reason = reason
-        if state is AttemptState.COMMITTING:
+        if state is AttemptState.OPEN:
+            request = self.request
+            self.opened_at = request.opened_at = request.waiting_since = now
+            self.deadline_at = now + self.limit_s
+            request.deadline_at = None if self.spec.deadline_s is None else self.deadline_at
+        elif state is AttemptState.COMMITTING:
             self.deadline_at = now + COMMIT_LIMIT_S
         elif state.closed:
             self.closed_at = now

@@ -108,8 +108,8 @@ def test_10_a_commit_that_the_ledger_was_not_told_of_is_seen() -> None:
 
 def test_11_a_heap_that_grows_is_seen() -> None:
     pool = pool_with_round()
-    pool._timers.extend((1e9, AttemptId("gone.1.1")) for _ in range(100))
-    with pytest.raises(InvariantViolated, match="timers holds 101 entries, its bound is 66"):
+    pool._timers._heap.extend((1e9, (0, "gone.1.1")) for _ in range(100))
+    with pytest.raises(InvariantViolated, match="timers holds 102 entries, its bound is 66"):
         invariants.check(pool)
 
 
