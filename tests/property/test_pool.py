@@ -11,7 +11,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from tests.unit.core.pools import MODEL, ArrivalOrder, profile
 from vennue.core.binding import Assignment
 from vennue.core.effects import Commit
-from vennue.core.errors import VennueError
+from vennue.core.errors import InvariantViolated, VennueError
 from vennue.core.events import (
     Abort,
     Accept,
@@ -29,7 +29,7 @@ from vennue.core.events import (
     Tick,
 )
 from vennue.core.ids import DeviceId, Digest, JobId, attempt_id
-from vennue.core.invariants import Auditor, InvariantViolated
+from vennue.core.invariants import Auditor
 from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.pool import Pool

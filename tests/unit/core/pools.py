@@ -6,6 +6,7 @@ from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.pool import Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, Profile
+from vennue.core.round import Attempt
 
 MODEL = Digest("0" * 64)
 RESULT = Digest("f" * 64)
@@ -33,6 +34,13 @@ def pool_with_round(now: float = 0.0, **spec: object) -> Pool:
 def submit(pool: Pool, job: str, now: float = 0.0, **spec: object) -> None:
     fields = {"name": job, "demand": 2, **spec}
     pool.handle(SubmitJob(JobId(job), JobSpec(**fields)), now)  # type: ignore[arg-type]  # fields vary by test
+
+
+def attempt(pool: Pool, job: str = "j") -> Attempt:
+    """The job's attempt in progress."""
+    found = pool.jobs[JobId(job)].attempt
+    assert found is not None
+    return found
 
 
 def check_in(pool: Pool, device: str, now: float = 0.0, ram_gb: float = 4.0, **event: object):

@@ -2,13 +2,14 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, check_in, pool_with_round, submit
+from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
 from vennue.core.effects import Commit
 from vennue.core.errors import InvalidInput
 from vennue.core.events import CancelJob, Committed, CompleteJob, Contact, OpenRound, Report, Tick
 from vennue.core.ids import AttemptId, JobId
 from vennue.core.job import After, JobSpec
 from vennue.core.pool import Pool
+from vennue.core.records import job_record
 from vennue.core.requirement import DEFAULT_SCHEMA
 
 J, K = JobId("j"), JobId("k")
@@ -53,9 +54,8 @@ def test_the_time_that_a_job_waits_for_another_does_not_count() -> None:
 def test_a_time_limit_counts_from_the_beginning_after_a_crash_too() -> None:
     pool = Pool(ArrivalOrder())
     submit(pool, "j", time_limit_s=100)
-    [saved] = pool.drain()
     recovered = Pool(ArrivalOrder())
-    recovered.restore([saved.record], [], 60)
+    recovered.restore([job_record(pool.jobs[J])], [], 60)
     recovered.handle(Tick(), 100)
     assert recovered.jobs[J].state == "failed"
 
@@ -122,7 +122,7 @@ def test_at_the_deadline_fewer_reports_than_enough_never_commit() -> None:
     for assignment in bound[:2]:
         report(pool, assignment)
     pool.handle(Tick(), 60)
-    assert pool.jobs[J].attempt.number == 2
+    assert attempt(pool).number == 2
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_s14_a_round_of_five_commits_exactly_when_enough_have_reported_by_its_de
     pool = pool_with_round(demand=5, min_fraction=min_fraction, deadline_s=deadline_s, round_limit_s=60, lease_s=100)
     for number in range(5):
         assignment = check_in(pool, f"d{number}")
-        if number < reports and pool.jobs[J].attempt.state == "open":
+        if number < reports and attempt(pool).state == "open":
             report(pool, assignment)
     pool.handle(Tick(), 60)
     enough = {0.2: 1, 0.5: 3, 0.8: 4, 1.0: 5}[min_fraction] if deadline_s else 5
