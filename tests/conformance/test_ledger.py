@@ -130,7 +130,7 @@ async def test_jobs_load_in_the_order_of_their_arrival(ledger):
 
 
 async def test_a_batch_that_cannot_be_saved_whole_is_not_saved_at_all(ledger):
-    impossible = replace(COMMIT, weight=float("nan"))
+    impossible = replace(COMMIT, committed_at=None)
     with pytest.raises(StorageError):
         await ledger.save(Batch(jobs={JOB.id: JOB}, commits=[impossible], keys=[KEY]))
     recovered = await ledger.load()

@@ -169,11 +169,11 @@ class SqlLedger:
         jobs, attempts, keys = schema.jobs, schema.attempts, schema.idempotency
         closed = [state for state in AttemptState if state.closed]
         async with self._transaction("read the ledger") as connection:
-            job_rows = await connection.execute(sa.select(jobs).order_by(jobs.c.arrival))
-            open_rows = await connection.execute(
-                sa.select(attempts).where(attempts.c.state.not_in(closed)).order_by(attempts.c.opened_at)
+            job_rows = await connection.scalars(sa.select(jobs.c.record).order_by(jobs.c.arrival))
+            open_rows = await connection.scalars(
+                sa.select(attempts.c.record).where(attempts.c.state.not_in(closed)).order_by(attempts.c.opened_at)
             )
-            key_rows = await connection.execute(sa.select(keys))
+            key_rows = await connection.scalars(sa.select(keys.c.record))
             latest = [
                 await connection.scalar(sa.select(sa.func.max(column)))
                 for column in (
@@ -185,16 +185,16 @@ class SqlLedger:
                 )
             ]
         return Recovered(
-            jobs=[_record(row, JobRecord) for row in job_rows],
-            open_attempts=[_record(row, AttemptRecord) for row in open_rows],
-            keys=[_record(row, KeyRecord) for row in key_rows],
+            jobs=[msgspec.json.decode(row, type=JobRecord) for row in job_rows],
+            open_attempts=[msgspec.json.decode(row, type=AttemptRecord) for row in open_rows],
+            keys=[msgspec.json.decode(row, type=KeyRecord) for row in key_rows],
             latest=max((time for time in latest if time is not None), default=0.0),
         )
 
     async def latest_attempt(self, job: JobId, round_number: int) -> AttemptRecord | None:
         table = schema.attempts
         query = (
-            sa.select(table)
+            sa.select(table.c.record)
             .where(table.c.job == job, table.c.round == round_number)
             .order_by(table.c.number.desc())
             .limit(1)
@@ -204,13 +204,13 @@ class SqlLedger:
     async def commit(self, job: JobId, round_number: int) -> CommitRecord | None:
         table = schema.commits
         return await self._first(
-            sa.select(table).where(table.c.job == job, table.c.round == round_number), CommitRecord
+            sa.select(table.c.record).where(table.c.job == job, table.c.round == round_number), CommitRecord
         )
 
     async def _first(self, query: sa.Select[Any], kind: type[Record]) -> Record | None:
         async with self._transaction("read the ledger") as connection:
-            row = (await connection.execute(query)).first()
-        return None if row is None else _record(row, kind)
+            record: str | None = await connection.scalar(query)
+        return None if record is None else msgspec.json.decode(record, type=kind)
 
     async def _upsert(self, connection: AsyncConnection, table: sa.Table, records: Iterable[msgspec.Struct]) -> None:
         rows = [_row(record, table) for record in records]
@@ -230,23 +230,10 @@ class SqlLedger:
             raise _storage_error(what, error, self._engine) from error
 
 
-_JSON_COLUMNS: Final = frozenset({"spec", "config", "metrics"})
-
-
 def _row(record: msgspec.Struct, table: sa.Table) -> dict[str, Any]:
-    values = {column.name: getattr(record, column.name) for column in table.c}
-    return {
-        name: msgspec.json.encode(value).decode() if name in _JSON_COLUMNS else value for name, value in values.items()
-    }
-
-
-def _record(row: sa.Row[Any], kind: type[Record]) -> Record:
-    # Some of SQLAlchemy's names are of a subclass of str, which msgspec does not take for one.
-    values = {
-        str(name): msgspec.json.decode(value) if name in _JSON_COLUMNS else value
-        for name, value in row._asdict().items()
-    }
-    return msgspec.convert(values, kind)
+    """The columns that the table searches by, and the whole record as JSON."""
+    columns = {column.name: getattr(record, column.name) for column in table.c if column.name != "record"}
+    return columns | {"record": msgspec.json.encode(record).decode()}
 
 
 def _tune_sqlite(engine: AsyncEngine) -> None:

@@ -3,6 +3,9 @@
 A database carries its version in ``meta``. Opening an older one runs the migrations it has not seen, each in the same
 transaction as its version, so a crash leaves the old schema or the new, never half of one. A newer one is refused:
 this program cannot know what it would break.
+
+A row holds its record as JSON, whole, and beside it only what the ledger searches and sorts by. So a record may gain
+a field with a default without a migration.
 """
 
 from collections.abc import Callable
@@ -24,17 +27,11 @@ jobs: Final = sa.Table(
     "jobs",
     tables,
     sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("spec", sa.Text, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
     sa.Column("arrival", sa.BigInteger, nullable=False),
+    sa.Column("state", sa.Text, nullable=False),
     sa.Column("submitted_at", sa.Double, nullable=False),
     sa.Column("ended_at", sa.Double),
-    sa.Column("committed", sa.BigInteger, nullable=False),
-    sa.Column("model", sa.Text),
-    sa.Column("attained", sa.BigInteger, nullable=False),
-    sa.Column("scheduling_delay_s", sa.Double, nullable=False),
-    sa.Column("collection_s", sa.Double, nullable=False),
-    sa.Column("reason", sa.Text),
+    sa.Column("record", sa.Text, nullable=False),
 )
 attempts: Final = sa.Table(
     "attempts",
@@ -44,15 +41,9 @@ attempts: Final = sa.Table(
     sa.Column("round", sa.BigInteger, nullable=False),
     sa.Column("number", sa.BigInteger, nullable=False),
     sa.Column("state", sa.Text, nullable=False),
-    sa.Column("model", sa.Text, nullable=False),
-    sa.Column("config", sa.Text, nullable=False),
     sa.Column("opened_at", sa.Double, nullable=False),
     sa.Column("closed_at", sa.Double),
-    sa.Column("bound", sa.BigInteger, nullable=False),
-    sa.Column("reported", sa.BigInteger, nullable=False),
-    sa.Column("scheduling_delay_s", sa.Double, nullable=False),
-    sa.Column("result", sa.Text),
-    sa.Column("reason", sa.Text),
+    sa.Column("record", sa.Text, nullable=False),
     sa.Index("attempts_of_round", "job", "round", "number"),
     sa.Index("attempts_by_state", "state"),
 )
@@ -61,19 +52,14 @@ commits: Final = sa.Table(
     tables,
     sa.Column("job", sa.Text, primary_key=True),
     sa.Column("round", sa.BigInteger, primary_key=True),
-    sa.Column("attempt", sa.Text, nullable=False),
-    sa.Column("result", sa.Text, nullable=False),
-    sa.Column("reports", sa.BigInteger, nullable=False),
-    sa.Column("weight", sa.Double, nullable=False),
-    sa.Column("metrics", sa.Text, nullable=False),
     sa.Column("committed_at", sa.Double, nullable=False),
+    sa.Column("record", sa.Text, nullable=False),
 )
 idempotency: Final = sa.Table(
     "idempotency",
     tables,
     sa.Column("key", sa.Text, primary_key=True),
-    sa.Column("fingerprint", sa.Text, nullable=False),
-    sa.Column("job", sa.Text, nullable=False),
+    sa.Column("record", sa.Text, nullable=False),
 )
 
 Migration = Callable[[sa.Connection], None]
