@@ -13,12 +13,12 @@ import numpy as np
 
 from benchmarks.harness import Result, seconds_per_call
 from vennue.core.ids import AssignmentId, AttemptId
+from vennue.tensors.codecs import CODECS, TopK
+from vennue.tensors.model import MappedModel, layout_of, save
 from vennue.updates.aggregator import FOLD_TOGETHER, RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.codecs import CODECS, TopK
 from vennue.updates.fold import Fold
 from vennue.updates.spool import Spool
-from vennue.updates.tensors import MappedModel, layout_of, save
 
 MODEL_BYTES = 100_000_000
 CHUNK_BYTES = 256 * 1024

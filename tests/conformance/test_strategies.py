@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from vennue.core.errors import InvalidInput, InvalidModel
+from vennue.tensors.codecs import BLOCK_ELEMENTS, PLAIN
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import Array, MappedModel, assemble, load, narrowed, save
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.codecs import BLOCK_ELEMENTS, PLAIN
 from vennue.updates.commit import commit_model
 from vennue.updates.fold import Fold
-from vennue.updates.layout import ModelLayout
 from vennue.updates.strategies import STRATEGIES, Block, Strategy, strategy
-from vennue.updates.tensors import Array, MappedModel, assemble, load, narrowed, save
 
 # More than one block, and a tensor that is carried.
 ELEMENTS = BLOCK_ELEMENTS + 100

@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx
 import numpy as np
 
-from vennue.updates.tensors import load, save
+from vennue.tensors.model import load, save
 
 START_S = 60.0
 STOP_S = 30.0

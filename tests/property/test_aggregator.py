@@ -15,11 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from vennue.core.errors import Conflict, InvalidUpdate
 from vennue.core.ids import AssignmentId, AttemptId
+from vennue.tensors.codecs import CODECS
+from vennue.tensors.model import load, save
 from vennue.updates.aggregator import RoundAggregator, _summed
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.codecs import CODECS
 from vennue.updates.intake import UpdateSink
-from vennue.updates.tensors import load, save
 
 ATTEMPT = AttemptId("job.1.1")
 ASSIGNMENTS = st.integers(1, 5).map(lambda number: AssignmentId(f"{ATTEMPT}.{number}"))

@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vennue.updates.codecs import CODECS
+from vennue.tensors.codecs import CODECS
+from vennue.tensors.model import MappedModel, layout_of, save
 from vennue.updates.fold import Fold
-from vennue.updates.tensors import MappedModel, layout_of, save
 
 SHAPES: dict[str, tuple[int, ...]] = {"w": (3, 2), "b": (2,), "s": ()}
 NUMBERS = st.floats(-1e6, 1e6, width=32)

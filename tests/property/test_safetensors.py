@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from vennue.core.errors import InvalidModel
-from vennue.updates.layout import ModelLayout
-from vennue.updates.tensors import load, save
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import load, save
 
 DTYPES = ["u8", "i8", "f8", "f4", "u4", "i4", "f2", "u2", "i2", "i1", "u1", "?"]
 NAMES = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), min_size=1, max_size=8).filter(

@@ -18,10 +18,10 @@ import msgspec
 
 from vennue.core.errors import InvalidModel, NotFound, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
+from vennue.tensors.model import check_model
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter
 from vennue.updates.intake import Receipt, UpdateSink
-from vennue.updates.tensors import check_model
 
 BLOCK_BYTES: Final = 2**20
 """Chunks are handed to a thread by the megabyte: the hop then costs less than a tenth of the write."""
@@ -60,7 +60,7 @@ class _Open:
         self.model = model
         self.opening = asyncio.Lock()
         self.aggregator: RoundAggregator | None = None
-        self.counted: dict[AssignmentId, Digest] = {}
+        self.counted: dict[AssignmentId, Receipt] = {}
         self.to_fold: list[AssignmentId] = []
         self.folding: asyncio.Task[None] | None = None
 
@@ -82,7 +82,7 @@ class DataPlane:
         self._max_uploads = max_uploads
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="vennue-data")
         self._open: dict[AttemptId, _Open] = {}
-        self._receipts: OrderedDict[AssignmentId, Digest] = OrderedDict()
+        self._receipts: OrderedDict[AssignmentId, Receipt] = OrderedDict()
         self._checked: OrderedDict[Digest, None] = OrderedDict()
 
     # -- attempts ---------------------------------------------------------------------------------------------------
@@ -107,8 +107,7 @@ class DataPlane:
         entry = self._open.pop(attempt, None)
         if entry is None:
             return
-        for assignment, sha256 in entry.counted.items():
-            self._receipts[assignment] = sha256
+        self._receipts |= entry.counted
         while len(self._receipts) > REMEMBERED_RECEIPTS:
             self._receipts.popitem(last=False)
         async with entry.opening:
@@ -127,13 +126,19 @@ class DataPlane:
 
     # -- reports ----------------------------------------------------------------------------------------------------
 
-    def receipt(self, assignment: AssignmentId) -> Digest | None:
-        """The SHA-256 of an assignment's report, if it was counted."""
+    def receipt(self, assignment: AssignmentId) -> Receipt | None:
+        """The receipt of an assignment's report, if it was counted."""
         entry = self._open.get(attempt_of(assignment))
         return self._receipts.get(assignment) if entry is None else entry.counted.get(assignment)
 
     async def receive(
-        self, assignment: AssignmentId, weight: float, metrics: Mapping[str, float], body: Body
+        self,
+        assignment: AssignmentId,
+        weight: float,
+        metrics: Mapping[str, float],
+        body: Body,
+        *,
+        sha256: Digest | None = None,
     ) -> Receipt:
         """Make a report durable as it arrives. What is refused or broken off leaves nothing behind.
 
@@ -142,22 +147,24 @@ class DataPlane:
             weight: the number of examples that it was trained on.
             metrics: names and finite numbers, to be averaged beside the model.
             body: gives the report's chunks, once it is told the most bytes that it may have.
+            sha256: the digest that it must have, where the device announced one.
 
         Raises:
             TooLate: its attempt is over.
             InvalidUpdate: it does not fit the round's model, or holds what is not finite.
+            InvalidInput: it has another digest.
             Overloaded: too many uploads are under way.
             StorageError: the spool cannot be written.
         """
         aggregator = await self._aggregator(self._entry(attempt_of(assignment)))
-        start = functools.partial(aggregator.start_update, assignment, weight, metrics=metrics)
+        start = functools.partial(aggregator.start_update, assignment, weight, metrics=metrics, sha256=sha256)
         return await self._receive(start, UpdateSink.finish, body(aggregator.max_update_bytes))
 
-    def count(self, assignment: AssignmentId, sha256: Digest) -> None:
+    def count(self, receipt: Receipt) -> None:
         """A durable report counts: remember its receipt, and fold it soon."""
-        entry = self._entry(attempt_of(assignment))
-        entry.counted[assignment] = sha256
-        entry.to_fold.append(assignment)
+        entry = self._entry(attempt_of(receipt.assignment))
+        entry.counted[receipt.assignment] = receipt
+        entry.to_fold.append(receipt.assignment)
         if entry.folding is None:
             entry.folding = asyncio.get_running_loop().create_task(self._fold(entry), name=f"fold {entry.attempt}")
 
@@ -235,7 +242,7 @@ class DataPlane:
         async with entry.opening:
             if entry.aggregator is None:
                 entry.aggregator = await self._in_thread(
-                    RoundAggregator, entry.attempt, entry.model, self.blobs, self._spool, with_sha256=True
+                    RoundAggregator, entry.attempt, entry.model, self.blobs, self._spool
                 )
             return entry.aggregator
 

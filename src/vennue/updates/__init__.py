@@ -4,16 +4,14 @@ A report is durable before it is acknowledged, is counted at most once, and cost
 It imports only the core, and is handed chunks of bytes: how they travelled is not its concern.
 
 From the outside in: ``aggregator`` (one attempt's updates), ``intake`` (an update on its way in), ``spool`` (updates on
-disk), ``fold`` (their running sum), ``codecs`` (how their numbers travel), ``commit`` and ``strategies`` (from the sum
-to the next model), ``blobs`` (where models live), ``layout`` and ``tensors`` (what a model is).
+disk), ``fold`` (their running sum), ``commit`` and ``strategies`` (from the sum to the next model), ``blobs`` (where
+models live). What a model is, and how its numbers travel, is in `vennue.tensors`.
 """
 
 from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter, DirectoryBlobs, check_digest
 from vennue.updates.intake import Receipt, UpdateSink
-from vennue.updates.layout import ModelLayout
 from vennue.updates.strategies import STRATEGIES, Strategy, strategy
-from vennue.updates.tensors import check_model, load, save
 
 __all__ = [
     "STRATEGIES",
@@ -21,14 +19,10 @@ __all__ = [
     "BlobStore",
     "BlobWriter",
     "DirectoryBlobs",
-    "ModelLayout",
     "Receipt",
     "RoundAggregator",
     "Strategy",
     "UpdateSink",
     "check_digest",
-    "check_model",
-    "load",
-    "save",
     "strategy",
 ]

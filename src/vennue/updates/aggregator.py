@@ -19,15 +19,15 @@ from typing import Final, Literal, TypeAlias
 
 from vennue.core.errors import Conflict, InvalidUpdate, NotFound, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
+from vennue.tensors.codecs import CODECS, codec_of
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import BlobStore, check_digest
-from vennue.updates.codecs import CODECS, codec_of
 from vennue.updates.commit import commit_model
 from vennue.updates.fold import Accumulator, Fold
 from vennue.updates.intake import Announcement, Receipt, Rules, UpdateSink
-from vennue.updates.layout import ModelLayout
 from vennue.updates.spool import Record, Spool
 from vennue.updates.strategies import Content, FedAvg, Strategy
-from vennue.updates.tensors import MappedModel
 
 Weighting: TypeAlias = Literal["examples", "uniform"]
 

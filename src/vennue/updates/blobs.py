@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Protocol, Self
 
+from vennue._files import make_directory, storage_errors, sync_directory, write_all
 from vennue.core.errors import Conflict, InvalidInput, NotFound, StorageError, TooLarge
 from vennue.core.ids import Digest
-from vennue.updates._files import make_directory, storage_errors, sync_directory, write_all
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 2**20

@@ -14,12 +14,12 @@ import numpy as np
 
 from vennue.core.errors import InvalidInput, InvalidModel
 from vennue.core.ids import Digest
+from vennue.tensors.codecs import BLOCK_ELEMENTS
+from vennue.tensors.layout import ModelLayout, Tensor
+from vennue.tensors.model import Array, MappedModel, narrowed, peak, widened
 from vennue.updates.blobs import BlobStore, BlobWriter
-from vennue.updates.codecs import BLOCK_ELEMENTS
 from vennue.updates.fold import Fold
-from vennue.updates.layout import ModelLayout, Tensor
 from vennue.updates.strategies.base import Block, Content, Strategy
-from vennue.updates.tensors import Array, MappedModel, narrowed, peak, widened
 
 STRATEGY_KEY: Final = "vennue.strategy"
 SLOT_KEY: Final = "vennue.slot"

@@ -15,9 +15,9 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 
 from vennue.core.errors import StorageError
-from vennue.updates.codecs import BLOCK_ELEMENTS, Codec
-from vennue.updates.layout import ModelLayout, Tensor
-from vennue.updates.tensors import Array, MappedModel
+from vennue.tensors.codecs import BLOCK_ELEMENTS, Codec
+from vennue.tensors.layout import ModelLayout, Tensor
+from vennue.tensors.model import Array, MappedModel
 
 Accumulator: TypeAlias = Literal["float32", "float64"]
 

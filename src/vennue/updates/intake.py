@@ -13,13 +13,13 @@ from typing import Final, Self
 
 from vennue.core.errors import InvalidUpdate, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, Digest
+from vennue.tensors.codecs import PLAIN, Codec, codec_of
+from vennue.tensors.layout import HeaderReader, ModelLayout
+from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import digest_mismatch
-from vennue.updates.codecs import PLAIN, Codec, codec_of
 from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT
-from vennue.updates.layout import HeaderReader, ModelLayout
 from vennue.updates.spool import Record, SpoolWriter
 from vennue.updates.strategies import Content
-from vennue.updates.tensors import MappedModel
 
 MAX_METRICS: Final = 64
 MAX_METRIC_NAME: Final = 128

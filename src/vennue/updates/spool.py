@@ -25,9 +25,9 @@ from typing import Any, Final, Self
 
 import xxhash
 
+from vennue._files import make_directory, storage_errors, sync_directory, write_all
 from vennue.core.errors import InvalidInput, StorageError, TooLarge
 from vennue.core.ids import AttemptId
-from vennue.updates._files import make_directory, storage_errors, sync_directory, write_all
 
 VERSION: Final = 1
 

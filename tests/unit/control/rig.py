@@ -21,8 +21,8 @@ from vennue.core.job import JobSpec
 from vennue.policies import get_policy
 from vennue.protocol import CheckInRequest, Task
 from vennue.state.ledger import Batch, SqlLedger
+from vennue.tensors.model import load, save
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.tensors import load, save
 
 PACING = Pacing(short_s=1.0, busy_s=10.0, idle_s=100.0, spread=0.5)
 
@@ -139,9 +139,9 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
-def sha256(data: bytes) -> str:
+def sha256(data: bytes) -> Digest:
     """The digest of some bytes."""
-    return hashlib.sha256(data).hexdigest()
+    return Digest(hashlib.sha256(data).hexdigest())
 
 
 @asynccontextmanager

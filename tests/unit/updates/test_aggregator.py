@@ -22,13 +22,13 @@ from vennue.core.errors import (
     TooLate,
 )
 from vennue.core.ids import AssignmentId, AttemptId, Digest
+from vennue.tensors.codecs import CODEC_KEY, CODECS
+from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.codecs import CODEC_KEY, CODECS
 from vennue.updates.intake import Receipt
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy
-from vennue.updates.tensors import Array, layout_of, load, save
 
 ATTEMPT = AttemptId("job.1.1")
 

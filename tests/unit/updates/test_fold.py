@@ -6,9 +6,9 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from vennue.updates.codecs import CODECS, PLAIN
+from vennue.tensors.codecs import CODECS, PLAIN
+from vennue.tensors.model import Array, MappedModel, layout_of, save
 from vennue.updates.fold import Fold
-from vennue.updates.tensors import Array, MappedModel, layout_of, save
 
 
 @pytest.fixture

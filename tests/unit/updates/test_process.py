@@ -33,7 +33,7 @@ import numpy as np
 from vennue.core.ids import AssignmentId, AttemptId
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.layout import ModelLayout
+from vennue.tensors.layout import ModelLayout
 from vennue.updates.strategies import FedAdam
 
 def high_water_bytes():

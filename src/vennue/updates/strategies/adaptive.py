@@ -19,8 +19,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from vennue.tensors.model import Array
 from vennue.updates.strategies.base import Block, Strategy, check_fraction, check_positive
-from vennue.updates.tensors import Array
 
 
 @dataclass(frozen=True)

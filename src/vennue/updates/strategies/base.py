@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from vennue.core.errors import InvalidInput
-from vennue.updates.tensors import Array
+from vennue.tensors.model import Array
 
 Content: TypeAlias = Literal["model", "change"]
 """What devices report: the model after training, or by how much training changed it."""

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from vennue.tensors.model import Array
 from vennue.updates.strategies.base import Block, Strategy, check_fraction, check_positive
-from vennue.updates.tensors import Array
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from vennue.core.errors import InvalidModel, InvalidUpdate
-from vennue.updates.layout import MAX_HEADER_BYTES, HeaderReader, ModelLayout
+from vennue.tensors.layout import MAX_HEADER_BYTES, HeaderReader, ModelLayout
 
 TWICE = b'"a":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}'
 

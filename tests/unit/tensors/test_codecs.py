@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate
-from vennue.updates.codecs import BLOCK_ELEMENTS, CODEC_KEY, CODECS, INT8_GROUP, Cast, Int8, TopK, codec_of
-from vennue.updates.layout import ModelLayout
-from vennue.updates.tensors import Array, MappedModel, assemble, layout_of, load, save
+from vennue.tensors.codecs import BLOCK_ELEMENTS, CODEC_KEY, CODECS, INT8_GROUP, Cast, Int8, TopK, codec_of
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import Array, MappedModel, assemble, layout_of, load, save
 
 # More than two blocks, and ends inside of a group of 256.
 ELEMENTS = 2 * BLOCK_ELEMENTS + 1000

@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate
-from vennue.updates.layout import ModelLayout, Tensor
-from vennue.updates.tensors import BLOCK_BYTES, Array, MappedModel, assemble, layout_of, narrowed, widened
+from vennue.tensors.layout import ModelLayout, Tensor
+from vennue.tensors.model import BLOCK_BYTES, Array, MappedModel, assemble, layout_of, narrowed, widened
 
 CODEC_KEY: Final = "vennue.codec"
 INT8_GROUP: Final = 256

@@ -7,8 +7,8 @@ import pytest
 import safetensors.numpy
 
 from vennue.core.errors import InvalidModel, StorageError
-from vennue.updates.layout import ModelLayout
-from vennue.updates.tensors import BLOCK_BYTES, Array, MappedModel, check_model, load, narrowed, peak, save, widened
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import BLOCK_BYTES, Array, MappedModel, check_model, load, narrowed, peak, save, widened
 
 MODEL: dict[str, Array] = {
     "weight": np.array([[1.5, -2.0, 3.25], [0.0, 4.5, -6.0]], np.float32),

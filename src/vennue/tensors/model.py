@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from vennue._files import storage_errors
 from vennue.core.errors import InvalidInput, InvalidModel
-from vennue.updates._files import storage_errors
-from vennue.updates.layout import LENGTH_BYTES, STORED, HeaderReader, ModelLayout, Tensor
+from vennue.tensors.layout import LENGTH_BYTES, STORED, HeaderReader, ModelLayout, Tensor
 
 Array = npt.NDArray[Any]
 
