@@ -13,8 +13,6 @@ device; only a device that vanishes makes the round wait for its lease.
 """
 
 import asyncio
-import functools
-import logging
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Generator, Mapping
@@ -22,21 +20,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-import msgspec
 
-from vennue.core.errors import Conflict, InvalidInput, InvalidRequirement
 from vennue.core.ids import AssignmentId, JobId
-from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.session import Assignment, Number, Session, told
+from vennue.sdk.session import Assignment, Attributes, Number, Servant, told
 from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking
-
-log = logging.getLogger("vennue.sdk")
-
-Attributes = Mapping[str, Any]
-"""Names to booleans, numbers, text or lists of text."""
 
 
 class _TaskBase:
@@ -145,76 +135,40 @@ class AsyncTask(_TaskBase):
 
 
 class _DeviceBase:
-    """What both kinds of device know of themselves."""
+    """What both kinds of device tell of themselves."""
 
     def __init__(self, device_id: str | None, attributes: Attributes | None, private: Attributes | None) -> None:
-        self.id = uuid.uuid4().hex if device_id is None else device_id
-        self.session: Session | None = None
-        self._public: dict[str, Any] = {}
-        self._private: dict[str, Any] = dict(private or {})
-        self._cached = ("", b"")
-        self.attributes = attributes or {}
+        name = uuid.uuid4().hex if device_id is None else device_id
+        self._servant = Servant(name, attributes or {}, private or {})
+
+    @property
+    def id(self) -> str:
+        """The device's name."""
+        return self._servant.id
 
     @property
     def attributes(self) -> Attributes:
         """What the device tells the server about itself. Assign a new mapping to change it; the next check-in tells."""
-        return dict(self._public)
+        return dict(self._servant.attributes)
 
     @attributes.setter
     def attributes(self, attributes: Attributes) -> None:
-        try:
-            self.encoded = msgspec.Raw(msgspec.json.encode(dict(attributes)))
-        except (TypeError, ValueError) as error:
-            raise InvalidInput(
-                f"attributes map names to booleans, numbers, text or lists of text: {error}",
-                field="attributes",
-                fix='give {"ram_gb": 6, "data": ["keyboard"]}',
-            ) from error
-        self._public = dict(attributes)
-        if self.session is not None:
-            self.session.forget_declined()
+        self._servant.tell(attributes)
+        self._reconsider()
 
     @property
     def private(self) -> Attributes:
         """What private requirements are evaluated over, besides ``attributes``. Never sent. Assign to change it."""
-        return dict(self._private)
+        return dict(self._servant.private)
 
     @private.setter
     def private(self, private: Attributes) -> None:
-        self._private = dict(private)
-        if self.session is not None:
-            self.session.forget_declined()
+        self._servant.private = dict(private)
+        self._reconsider()
 
-    def refusal(self, text: str) -> str | None:
-        """Why the device may not serve a job with this private requirement; None when it may."""
-        try:
-            requirement = _requirement(text)
-        except InvalidRequirement as error:
-            log.warning("a private requirement cannot be evaluated: %s", error)
-            return "the private requirement cannot be evaluated"
-        return None if requirement.matches(self._public | self._private) else "the private requirement is not met"
-
-    async def download(self, wire: Wire, digest: str) -> bytes:
-        """The model's blob; the last one is kept, since the next task often starts from it."""
-        if self._cached[0] != digest:
-            self._cached = (digest, await wire.fetch(digest))
-        return self._cached[1]
-
-    def begin(self, wire: Wire, stop: Any, duration_s: float | None, max_tasks: int | None) -> Session:
-        if self.session is not None:
-            raise Conflict(
-                "this device is in a session already",
-                field="tasks",
-                fix="end the other iteration first; one device does one task at a time",
-            )
-        self.session = Session(self, wire, stop, duration_s, max_tasks)
-        return self.session
-
-    async def end(self, session: Session | None, reason: str) -> None:
-        """End a session, unless that has happened."""
-        if session is not None and session is self.session:
-            self.session = None
-            await session.end(reason)
+    def _reconsider(self) -> None:
+        if self._servant.session is not None:
+            self._servant.session.forget_declined()
 
 
 class Device(_DeviceBase):
@@ -272,7 +226,7 @@ class Device(_DeviceBase):
             Unavailable: the server cannot be reached for longer than ``retry`` allows.
             Conflict: the device is in a session already.
         """
-        session = self.begin(self._wire, stop, duration_s, max_tasks)
+        session = self._servant.begin(self._wire, stop, duration_s, max_tasks)
         reason = "the device stopped"
         try:
             while (assignment := blocking(session.next())) is not None:
@@ -281,14 +235,14 @@ class Device(_DeviceBase):
             reason = told(error)
             raise
         finally:
-            blocking(self.end(session, reason))
+            blocking(self._servant.end(session, reason))
 
     def close(self) -> None:
         """End the session, giving a held task back, and close the connections. From the thread that uses the device."""
         self._close("the device stopped")
 
     def _close(self, reason: str) -> None:
-        blocking(self.end(self.session, reason))
+        blocking(self._servant.end(self._servant.session, reason))
         blocking(self._wire.transport.close())
 
     def __enter__(self) -> Self:
@@ -326,7 +280,7 @@ class AsyncDevice(_DeviceBase):
         stop: asyncio.Event | None = None,
     ) -> AsyncGenerator[AsyncTask, None]:
         """See `Device.tasks`. Python closes an abandoned asynchronous generator late, so use ``async with``."""
-        session = self.begin(self._wire, stop, duration_s, max_tasks)
+        session = self._servant.begin(self._wire, stop, duration_s, max_tasks)
         reason = "the device stopped"
         try:
             while (assignment := await session.next()) is not None:
@@ -335,14 +289,14 @@ class AsyncDevice(_DeviceBase):
             reason = told(error)
             raise
         finally:
-            await self.end(session, reason)
+            await self._servant.end(session, reason)
 
     async def close(self) -> None:
         """End the session, giving a held task back, and close the connections."""
         await self._close("the device stopped")
 
     async def _close(self, reason: str) -> None:
-        await self.end(self.session, reason)
+        await self._servant.end(self._servant.session, reason)
         await self._wire.transport.close()
 
     async def __aenter__(self) -> Self:
@@ -352,8 +306,3 @@ class AsyncDevice(_DeviceBase):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._close(told(error))
-
-
-@functools.lru_cache(maxsize=256)
-def _requirement(text: str) -> Requirement:
-    return Requirement.parse(text, AttributeSchema.open())

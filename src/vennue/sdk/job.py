@@ -214,15 +214,6 @@ class _RoundBase:
         """How many devices' updates the aggregate holds; 0 before the round has run."""
         return 0 if self.view is None else self.view.reported
 
-    def check_done(self) -> None:
-        """Raise Conflict if the caller went on without having run the round."""
-        if self.view is None:
-            raise Conflict(
-                f"round {self.number} was not run",
-                field="round",
-                fix="call round.run(model) in the loop, or leave the loop with `break`",
-            )
-
 
 class Round(_RoundBase):
     """One turn of training."""
@@ -342,7 +333,7 @@ class Job(_JobBase):
         while (number := blocking(self._driver.next_round())) is not None:
             turn = Round(self._driver, number, config)
             yield turn
-            turn.check_done()
+            _check_run(turn)
 
     def status(self) -> protocol.JobView:
         """The job as it stands, with the reason for it."""
@@ -418,7 +409,7 @@ class AsyncJob(_JobBase):
         while (number := await self._driver.next_round()) is not None:
             turn = AsyncRound(self._driver, number, config)
             yield turn
-            turn.check_done()
+            _check_run(turn)
 
     async def status(self) -> protocol.JobView:
         """See `Job.status`."""
@@ -465,6 +456,15 @@ def _async_wire(
 ) -> Wire:
     timing = timing or Timing()
     return Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
+
+
+def _check_run(turn: _RoundBase) -> None:
+    if turn.view is None:
+        raise Conflict(
+            f"round {turn.number} was not run",
+            field="round",
+            fix="call round.run(model) in the loop, or leave the loop with `break`",
+        )
 
 
 def _ended(view: protocol.JobView) -> JobEnded:

@@ -1,14 +1,16 @@
 """A device's session: the protocol of check-in, accept, decline, report and abort, once for both kinds of device.
 
-`Session` is one run of ``tasks()`` and `Assignment` one task in it. They hold the promises that `vennue.sdk.device`
-makes; they do no waiting and no sending themselves but through a `Wire`, so they run under asyncio or without it.
+`Servant` is a device as its sessions know it, `Session` one run of ``tasks()`` and `Assignment` one task in it. They
+hold the promises that `vennue.sdk.device` makes. They wait and send through a `Wire` alone, so they run under asyncio
+and without it.
 """
 
+import functools
 import json
 import logging
 import math
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,7 @@ from vennue.core.errors import (
     Conflict,
     InvalidInput,
     InvalidModel,
+    InvalidRequirement,
     JobEnded,
     NotFound,
     Overloaded,
@@ -25,6 +28,7 @@ from vennue.core.errors import (
     VennueError,
 )
 from vennue.core.ids import JobId
+from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
@@ -32,6 +36,8 @@ from vennue.sdk.transport import Stopped, Wire
 
 log = logging.getLogger("vennue.sdk")
 
+Attributes = Mapping[str, Any]
+"""Names to booleans, numbers, text or lists of text."""
 Number = float | np.number[Any]
 """A number of Python's or numpy's."""
 
@@ -43,19 +49,67 @@ _OVER = (TooLate, NotFound, JobEnded)
 """What the server says of an assignment that has ended."""
 
 
-class Servant(Protocol):
-    """What a session asks of its device."""
+class Servant:
+    """A device as its sessions know it: what it tells, what it keeps to itself, and the model that it last fetched."""
 
-    id: str
-    encoded: msgspec.Raw
+    def __init__(self, id: str, attributes: Attributes, private: Attributes) -> None:
+        self.id = id
+        self.session: Session | None = None
+        self.private = dict(private)
+        self.tell(attributes)
+        self._fetched = ("", b"")
+
+    def tell(self, attributes: Attributes) -> None:
+        """Change what the device tells.
+
+        Raises:
+            InvalidInput: JSON cannot hold it.
+        """
+        try:
+            self.encoded = msgspec.Raw(msgspec.json.encode(dict(attributes)))
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"attributes map names to booleans, numbers, text or lists of text: {error}",
+                field="attributes",
+                fix='give {"ram_gb": 6, "data": ["keyboard"]}',
+            ) from error
+        self.attributes = dict(attributes)
 
     def refusal(self, private_requirement: str) -> str | None:
-        """Why it may not serve a job with this private requirement; None when it may."""
-        ...
+        """Why the device may not serve a job with this private requirement; None when it may."""
+        try:
+            requirement = _requirement(private_requirement)
+        except InvalidRequirement as error:
+            log.warning("a private requirement cannot be evaluated: %s", error)
+            return "the private requirement cannot be evaluated"
+        return None if requirement.matches(self.attributes | self.private) else "the private requirement is not met"
 
     async def download(self, wire: Wire, digest: str) -> bytes:
-        """A model's blob."""
-        ...
+        """A model's blob; the last one is kept, since the next task often starts from it."""
+        if self._fetched[0] != digest:
+            self._fetched = (digest, await wire.fetch(digest))
+        return self._fetched[1]
+
+    def begin(self, wire: Wire, stop: Any, duration_s: float | None, max_tasks: int | None) -> "Session":
+        """Begin a session.
+
+        Raises:
+            Conflict: one is under way.
+        """
+        if self.session is not None:
+            raise Conflict(
+                "this device is in a session already",
+                field="tasks",
+                fix="end the other iteration first; one device does one task at a time",
+            )
+        self.session = Session(self, wire, stop, duration_s, max_tasks)
+        return self.session
+
+    async def end(self, session: "Session | None", reason: str) -> None:
+        """End a session, unless that has happened."""
+        if session is not None and session is self.session:
+            self.session = None
+            await session.end(reason)
 
 
 class Assignment:
@@ -264,6 +318,11 @@ def told(error: BaseException | None) -> str:
     if error is None or isinstance(error, GeneratorExit):
         return "the device stopped"
     return f"the device stopped: {type(error).__name__}"
+
+
+@functools.lru_cache(maxsize=256)
+def _requirement(text: str) -> Requirement:
+    return Requirement.parse(text, AttributeSchema.open())
 
 
 def _bearer(offer: protocol.Task) -> dict[str, str]:
