@@ -20,6 +20,8 @@ IDEMPOTENCY_HEADER = "Idempotency-Key"
 """``POST /v1/jobs``: 1 to 200 printable ASCII characters. The same key and body make one job, however often sent."""
 EXAMPLES_HEADER = "Vennue-Examples"
 """``PUT …/report``: the number of examples the update was trained on, above 0 and finite: its weight. 1 if left out."""
+DIGEST_HEADER = "Content-Digest"
+"""``PUT …/report``: the body's SHA-256 (RFC 9530), as in ``sha-256=:BASE64:``. Checked if it is there."""
 METRICS_HEADER = "Vennue-Metrics"
 """``PUT …/report``: a JSON object of names and finite numbers (ASCII), averaged with the same weights."""
 
@@ -76,8 +78,8 @@ class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """``PUT /v1/assignments/{id}/report``: the update is durable and counted, now or before."""
 
     assignment: AssignmentId
-    sha256: Digest
-    """Of the body as received."""
+    sha256: Digest | None = None
+    """Of the body as received, if the device announced one."""
     duplicate: bool = False
 
 

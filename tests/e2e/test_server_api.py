@@ -1,5 +1,6 @@
 """The server over real HTTP: a job from submission to its end, blobs as any cache expects them, good and bad input."""
 
+import base64
 import hashlib
 import re
 import socket
@@ -482,3 +483,14 @@ def test_two_hundred_devices_at_once_are_all_answered(server, client):
     assert sum(b'"task"' in body for _, body in answers) == 50
     assert sum(b'"retry_after_s"' in body for _, body in answers) == 150
     end(client, job)
+
+
+def test_a_report_s_announced_digest_is_checked(client):
+    job = submit(client, demand=1)
+    open_round(client, job)
+    task = task_for(client, "digest")
+    right, wrong = (base64.b64encode(hashlib.sha256(data).digest()).decode() for data in (model(1.0), b"other"))
+    is_problem(report(client, task, model(1.0), content_digest=f"sha-256=:{wrong}:"), 422)
+    is_problem(report(client, task, model(1.0), content_digest="sha-256=:AAAA:"), 422, "Content-Digest")
+    answer = report(client, task, model(1.0), content_digest=f"md5=:AAAA:, sha-256=:{right}:")
+    assert answer.json()["sha256"] == sha256(model(1.0))

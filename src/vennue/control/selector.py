@@ -18,6 +18,7 @@ from vennue.core.errors import InvalidInput, NotFound, TooLate, VennueError
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.protocol import CheckInAnswer, CheckInRequest, DeclineRequest, ReportReceipt, Task
+from vennue.updates.intake import Receipt
 
 MAX_DEVICE_NAME: Final = 128
 HINT_S: Final = 0.25
@@ -112,7 +113,14 @@ class Selector:
         self._coordinator.apply(Abort(id, device, request.reason[:200]))
 
     async def report(
-        self, id: AssignmentId, token: str, weight: float, metrics: Mapping[str, float], body: Body
+        self,
+        id: AssignmentId,
+        token: str,
+        weight: float,
+        metrics: Mapping[str, float],
+        body: Body,
+        *,
+        sha256: Digest | None = None,
     ) -> ReportReceipt:
         """Take a device's update: make it durable, count it, acknowledge it. Repeating it changes nothing.
 
@@ -122,40 +130,37 @@ class Selector:
             InvalidUpdate: the update does not fit the round's model.
         """
         device = self._device(id, token)
-        coordinator = self._coordinator
-        counters = coordinator.counters
-        earlier = coordinator.data.receipt(id)
-        if earlier is None:
+        data, counters = self._coordinator.data, self._coordinator.counters
+        receipt = data.receipt(id)
+        is_new = False
+        if receipt is None:
             try:
                 self._live(id)
-                receipt = await coordinator.data.receive(id, weight, metrics, body)
-                assert receipt.sha256 is not None, "the data plane computes it"
-                counted = await self._count(id, device, receipt.sha256)
+                receipt = await data.receive(id, weight, metrics, body, sha256=sha256)
+                is_new = await self._count(device, receipt)
             except VennueError:
                 # Two uploads of one report may race; the one that comes second is answered like a repeat.
-                earlier = coordinator.data.receipt(id)
-                if earlier is None:
+                receipt = data.receipt(id)
+                if receipt is None:
                     counters.refused_reports += 1
                     raise
-            else:
-                if counted:
-                    counters.reports += 1
-                    counters.report_bytes += receipt.body_bytes
-                    return ReportReceipt(assignment=id, sha256=receipt.sha256)
-                earlier = receipt.sha256
-        counters.duplicates += 1
-        return ReportReceipt(assignment=id, sha256=earlier, duplicate=True)
+        if is_new:
+            counters.reports += 1
+            counters.report_bytes += receipt.body_bytes
+        else:
+            counters.duplicates += 1
+        return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=not is_new)
 
-    async def _count(self, id: AssignmentId, device: DeviceId, sha256: Digest) -> bool:
+    async def _count(self, device: DeviceId, receipt: Receipt) -> bool:
         """Count a durable report; whether it was counted now. One that does not count is dropped."""
         coordinator = self._coordinator
         try:
-            counted: bool = coordinator.apply(Report(id, device))
+            counted: bool = coordinator.apply(Report(receipt.assignment, device))
         except VennueError:
-            await coordinator.data.drop(id)
+            await coordinator.data.drop(receipt.assignment)
             raise
         if counted:
-            coordinator.data.count(id, sha256)
+            coordinator.data.count(receipt)
         await coordinator.settled()
         return counted
 

@@ -181,11 +181,20 @@ async def test_an_assignment_of_no_job_is_not_found(rig):
 # -- reports ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_report_is_acknowledged_with_its_digest(rig):
+async def test_a_report_is_acknowledged_with_the_digest_that_was_announced(rig):
     mine, _ = await two_tasks(rig)
-    receipt = await rig.report(mine, 1.0)
-    assert (receipt.sha256, receipt.duplicate) == (sha256(update(1.0)), False)
+    digest = sha256(update(1.0))
+    receipt = await rig.selector.report(mine.assignment, mine.token, 1.0, {}, body(update(1.0)), sha256=digest)
+    assert (receipt.sha256, receipt.duplicate) == (digest, False)
     assert rig.coordinator.counters.reports == 1
+    assert rig.coordinator.counters.report_bytes == len(update(1.0))
+
+
+async def test_a_report_of_another_digest_than_was_announced_is_refused(rig):
+    mine, _ = await two_tasks(rig)
+    with pytest.raises(InvalidInput, match="digest"):
+        await rig.selector.report(mine.assignment, mine.token, 1.0, {}, body(update(2.0)), sha256=sha256(update(1.0)))
+    assert not (await rig.report(mine, 1.0)).duplicate
 
 
 async def test_a_repeated_report_gets_the_first_one_s_receipt_and_counts_once(rig):

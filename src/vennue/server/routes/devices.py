@@ -3,6 +3,7 @@
 ``POST /v1/check-ins`` stands here for its description; requests to it are answered by the application directly.
 """
 
+import base64
 import math
 from typing import Final
 
@@ -10,8 +11,9 @@ import msgspec
 
 from vennue.control.selector import Selector
 from vennue.core.errors import InvalidInput
-from vennue.core.ids import AssignmentId
+from vennue.core.ids import AssignmentId, Digest
 from vennue.protocol import (
+    DIGEST_HEADER,
     EXAMPLES_HEADER,
     METRICS_HEADER,
     CheckInAnswer,
@@ -95,6 +97,10 @@ class DeviceRoutes:
                         name=METRICS_HEADER, where="header", schema={"type": "string"},
                         text='A JSON object of up to 64 names and finite numbers, as in `{"loss": 0.5}`.',
                     ),
+                    Parameter(
+                        name=DIGEST_HEADER, where="header", schema={"type": "string"},
+                        text="The SHA-256 that the body must have (RFC 9530), as in `sha-256=:BASE64:`.",
+                    ),
                 ),
                 secured=True, problems=(404, 409), body=BINARY,
                 replies=(Reply(status=200, text="The update counts.", body=ReportReceipt),),
@@ -138,7 +144,12 @@ class DeviceRoutes:
         weight = _examples(request.header(EXAMPLES_HEADER))
         metrics = self._metrics(request.header(METRICS_HEADER))
         receipt = await self._selector.report(
-            AssignmentId(request.params["id"]), token, weight, metrics, request.chunks
+            AssignmentId(request.params["id"]),
+            token,
+            weight,
+            metrics,
+            request.chunks,
+            sha256=_sha256(request.header(DIGEST_HEADER)),
         )
         return json_answer(receipt)
 
@@ -167,6 +178,28 @@ def _token(request: Request) -> str:
             fix="send the token that came with the task, as: Authorization: Bearer TOKEN",
         )
     return token.strip()
+
+
+def _sha256(header: str | None) -> Digest | None:
+    """The SHA-256 in a ``Content-Digest`` header; other algorithms are passed over, as RFC 9530 asks."""
+    if header is None:
+        return None
+    for item in header.split(","):
+        algorithm, _, value = item.strip().partition("=")
+        if algorithm.lower() == "sha-256":
+            try:
+                raw = base64.b64decode(value.strip(":"), validate=True)
+            except ValueError:
+                raw = b""
+            if len(raw) != 32 or not (value.startswith(":") and value.endswith(":")):
+                raise InvalidInput(
+                    "must be the 32 bytes of a SHA-256 in base64, between colons",
+                    field=DIGEST_HEADER,
+                    value=header[:200],
+                    fix="send sha-256=:BASE64:, or leave the header out",
+                )
+            return Digest(raw.hex())
+    return None
 
 
 def _examples(text: str | None) -> float:
