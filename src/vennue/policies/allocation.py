@@ -10,12 +10,17 @@ give the same answer.
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, compress
+from itertools import accumulate
 from operator import attrgetter
+
+import numpy as np
 
 from vennue.core.ids import AttemptId, Signature
 from vennue.core.plan import Offer, Request
 from vennue.core.supply import RATE_FLOOR_PER_S
+
+MAX_PARTS = 4096
+"""Sets of regions whose rates are kept."""
 
 
 class Regions:
@@ -25,29 +30,38 @@ class Regions:
     """
 
     def __init__(self, rates: Mapping[Signature, float]) -> None:
-        self.signatures = sorted(rates)
-        self._rates_per_s = [max(rates[signature], RATE_FLOOR_PER_S) for signature in self.signatures]
-        self._masks = [1 << index for index in range(len(self.signatures))]
-        self._covers: dict[int, tuple[int, float]] = {}
+        self._signatures = sorted(rates)
+        self._rates_per_s = [max(rates[signature], RATE_FLOOR_PER_S) for signature in self._signatures]
+        self._covers = self._cover_all()
+        self._parts: dict[int, tuple[float, list[Signature]]] = {}
 
     def cover(self, bit: int) -> tuple[int, float]:
         """The regions that meet the requirement under ``bit``, and |S|: their check-ins per second together."""
-        found = self._covers.get(bit)
+        return self._covers[bit] if bit < len(self._covers) else (0, 0.0)
+
+    def part(self, regions: int) -> tuple[float, list[Signature]]:
+        """The check-ins per second of a set of regions, and their signatures."""
+        found = self._parts.get(regions)
         if found is None:
-            met = [signature >> bit & 1 for signature in self.signatures]
-            found = sum(compress(self._masks, met)), float(sum(compress(self._rates_per_s, met)))
-            self._covers[bit] = found
+            if len(self._parts) >= MAX_PARTS:
+                self._parts.clear()
+            members = list(_members(regions))
+            rate_per_s = float(sum(self._rates_per_s[index] for index in members))
+            found = self._parts[regions] = rate_per_s, [self._signatures[index] for index in members]
         return found
 
-    def rate_per_s(self, regions: int) -> float:
-        """The check-ins per second of a set of regions."""
-        rates_per_s = self._rates_per_s
-        return float(sum(rates_per_s[index] for index in _members(regions)))
-
-    def named(self, regions: int) -> Iterator[Signature]:
-        """The signatures of a set of regions."""
-        signatures = self.signatures
-        return (signatures[index] for index in _members(regions))
+    def _cover_all(self) -> list[tuple[int, float]]:
+        """`cover` for every bit that is set in a signature."""
+        if not self._signatures:
+            return []
+        size = self._signatures[-1].bit_length() // 8 + 1
+        packed = b"".join(signature.to_bytes(size, "little") for signature in self._signatures)
+        table = np.frombuffer(packed, np.uint8).reshape(len(self._signatures), size)
+        met = np.ascontiguousarray(np.unpackbits(table, axis=1, bitorder="little").T)
+        # Each row is summed in the same order, so requirements that the same regions meet have exactly equal supplies.
+        supplies_per_s = (met * np.array(self._rates_per_s)).sum(axis=1).tolist()
+        masks = (int.from_bytes(row.tobytes(), "little") for row in np.packbits(met, axis=1, bitorder="little"))
+        return list(zip(masks, supplies_per_s, strict=True))
 
 
 class Queue:
@@ -197,8 +211,9 @@ class Irs:
             for index, group in enumerate(groups):
                 held = group.cover & free
                 free ^= held
-                holdings.append((held, regions.rate_per_s(held)))
-                owners.update(dict.fromkeys(regions.named(held), index))
+                held_per_s, signatures = regions.part(held)
+                holdings.append((held, held_per_s))
+                owners.update(dict.fromkeys(signatures, index))
             self._bits = bits
             self._initial = holdings, owners
         holdings, owners = self._initial
@@ -228,8 +243,9 @@ def _reallocate(groups: list[Group], regions: Regions, owners: dict[Signature, i
                 break
             wanted ^= shared
             smaller ^= shared
-            group.take(shared, regions.rate_per_s(shared), other)
-            owners.update(dict.fromkeys(regions.named(shared), index))
+            shared_per_s, signatures = regions.part(shared)
+            group.take(shared, shared_per_s, other)
+            owners.update(dict.fromkeys(signatures, index))
 
 
 def _members(regions: int) -> Iterator[int]:

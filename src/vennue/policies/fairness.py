@@ -1,10 +1,14 @@
 """Fairness (spec section 4): a job that is behind its fair share is served earlier, and no request waits without end.
 
-With M jobs at once, job *i*'s fair share is to be done within T_i = M · sd_i, where sd_i is its completion time alone.
-Half-way through, what it has been served would have taken it M · (the part of sd_i served), and it has taken t_i since
-it arrived: it is behind by the factor ρ_i, the one over the other. Its requests count ρ_i^ε times (`urgencies`). At
-completion ρ_i is JCT/T_i, so as ε grows the job whose JCT/T_i is going to be the largest goes first: max-min fairness.
-M is the same for all jobs, and a factor common to all changes no decision, so it is left out.
+With M jobs at once, the fair share of job *i* is to be done within T_i = M · sd_i of its arrival, where sd_i is its
+completion time alone. After t_i it is at ρ_i = t_i/T_i of that, and its requests count ρ_i^ε times (`urgencies`): where
+a group's requests are ordered that divides their demand, and it multiplies them in queue lengths. As ε grows, the job
+with the largest ρ goes first, and it ends as JCT/T: max-min fairness. M is the same for all jobs, and a factor common
+to all changes no decision, so it is left out.
+
+ρ is measured against the whole job and not against the part that has been served: by the latter, all jobs are always
+about equally behind, take devices from each other all the time, and rounds miss their deadlines (on the papers' even
+workload average JCT doubles, where with ρ as it is it even falls).
 
 `first_claims` is the guard besides that knob: a request that has waited too many times its isolated scheduling delay
 comes first in all its regions.
@@ -36,14 +40,15 @@ def urgencies(view: PoolView, regions: Regions, epsilon: float) -> Callable[[Req
 
 
 def lag(request: Request, view: PoolView, regions: Regions) -> float:
-    """ρ/M: the time since the job arrived over what its rounds so far, this one included, would have taken it alone.
+    """ρ · M: the time since the job arrived over its completion time alone.
 
-    A round alone takes its scheduling delay at the full rate of the regions it may use, and the mean collection time of
-    the job's recent rounds.
+    Alone, each of its rounds takes its scheduling delay at the full rate of the regions it may use, and the mean
+    collection time of the job's recent rounds. A job without declared rounds is taken to be half-way.
     """
     profile = view.profiles.get(request.job)
     collection_s = 0.0 if profile is None else profile.collection_s
-    alone_s = (request.committed + 1) * (isolated_delay_s(request, regions) + collection_s)
+    rounds_left = request.committed + 2 if request.rounds_left is None else request.rounds_left
+    alone_s = (request.committed + rounds_left) * (isolated_delay_s(request, regions) + collection_s)
     return max(view.now - request.submitted_at, 1e-9) / alone_s
 
 

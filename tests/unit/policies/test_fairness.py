@@ -36,13 +36,20 @@ def test_alone_a_request_without_any_supply_waits_for_ever():
     assert isolated_delay_s(request("a", 0, 30), Regions({region(1): 50.0})) == math.inf
 
 
-def test_the_lag_is_the_time_since_arrival_over_the_time_alone_of_the_rounds_so_far():
-    # Two rounds committed and one open, 10 s + 20 s each alone: 90 s; it took an hour.
+def test_the_lag_is_the_time_since_arrival_over_the_time_of_the_whole_job_alone():
+    # Two rounds committed and three left, 10 s + 20 s each alone: 150 s; it has been there for an hour.
     learned = ResponseProfile()
     learned.observe_round(5.0, 20.0)
-    late = request("a", needs=10, committed=2, submitted_at=0.0)
+    late = request("a", needs=10, committed=2, rounds_left=3, submitted_at=0.0)
     seen = view([late], {ANY: 1.0}, now=HOUR_S, profiles={JobId("a"): learned})
-    assert lag(late, seen, Regions(seen.rates)) == pytest.approx(40.0)
+    assert lag(late, seen, Regions(seen.rates)) == pytest.approx(24.0)
+
+
+def test_a_job_without_an_end_is_taken_to_be_half_way():
+    # Two rounds committed, the third is open: six in all, 10 s each.
+    late = request("a", needs=10, committed=2, submitted_at=0.0)
+    seen = view([late], {ANY: 1.0}, now=HOUR_S)
+    assert lag(late, seen, Regions(seen.rates)) == pytest.approx(60.0)
 
 
 # -- the knob --------------------------------------------------------------------------------------------------------
@@ -54,32 +61,42 @@ def test_without_fairness_the_smaller_demand_goes_first_however_long_the_other_h
 
 @pytest.mark.parametrize(("epsilon", "order"), [(0.0, "ba"), (0.4, "ba"), (0.6, "ab"), (1.0, "ab"), (64.0, "ab")])
 def test_with_fairness_the_job_behind_its_share_overtakes_as_epsilon_grows(epsilon: float, order: str):
-    # Demands 20 and 10; lags 3600/20 = 180 and 450/10 = 45, a factor of 4: overtakes when 4^ε > 2.
-    requests = [request("a", needs=20, submitted_at=0.0), request("b", needs=10, submitted_at=HOUR_S - 450)]
+    # One round of 20 or 10 devices; lags 3600/20 = 180 and 450/10 = 45, a factor of 4: overtakes when 4^ε > 2.
+    requests = [
+        request("a", needs=20, rounds_left=1, submitted_at=0.0),
+        request("b", needs=10, rounds_left=1, submitted_at=HOUR_S - 450),
+    ]
     assert served(requests, epsilon=epsilon) == order
 
 
-def test_a_job_that_has_been_served_its_share_is_not_behind_though_it_is_old():
-    # a has committed 179 rounds of 20 devices in its hour, all that it could have alone; b waits since 450 s.
+def test_a_long_job_is_not_behind_though_it_is_old():
+    # a's 1000 rounds of 20 devices take 20000 s alone, of which 3600 s have passed: 0.18. b's 30 s are over 15 times.
     requests = [
-        request("a", needs=20, submitted_at=0.0, committed=179),
-        request("b", needs=10, submitted_at=HOUR_S - 450),
+        request("a", needs=20, rounds_left=1000, submitted_at=0.0),
+        request("b", needs=30, rounds_left=1, submitted_at=HOUR_S - 450),
     ]
-    assert served(requests, epsilon=64.0) == "ba"
+    assert served(requests) == "ab"
+    assert served(requests, epsilon=1.0) == "ba"
 
 
 @pytest.mark.parametrize(("epsilon", "first"), [(0.0, "b"), (2.0, "a")])
 def test_between_groups_the_queue_of_those_behind_grows(epsilon: float, first: str):
     # One request at 0.5/s presses less than one at 0.4/s. The lags are 3600/(5/0.9) = 648 for a, 3600/(200/0.4) = 7.2
     # for b: at ε = 2, b counts for a ten-thousandth of a.
-    requests = [request("a", 0, 5, submitted_at=0.0), request("b", 1, 200, submitted_at=0.0)]
+    requests = [
+        request("a", 0, 5, rounds_left=1, submitted_at=0.0),
+        request("b", 1, 200, rounds_left=1, submitted_at=0.0),
+    ]
     plan = venn(view(requests, {OWN: 0.5, SHARED: 0.4}, now=HOUR_S), epsilon=epsilon)
     assert jobs(plan, SHARED)[0] == first
 
 
 def test_where_all_are_equally_behind_fairness_changes_nothing():
-    # After 90 rounds a's time alone is 90 · 5/0.9 = 500 s, as b's is.
-    requests = [request("a", 0, 5, submitted_at=0.0, committed=89), request("b", 1, 200, submitted_at=0.0)]
+    # a's 90 rounds take 90 · 5/0.9 = 500 s alone, and so does b's one.
+    requests = [
+        request("a", 0, 5, committed=80, rounds_left=10, submitted_at=0.0),
+        request("b", 1, 200, rounds_left=1, submitted_at=0.0),
+    ]
     plan = venn(view(requests, {OWN: 0.5, SHARED: 0.4}, now=HOUR_S), epsilon=64.0)
     assert jobs(plan, SHARED)[0] == "b"
 
