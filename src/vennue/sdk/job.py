@@ -104,7 +104,9 @@ class _Driver:
         self._id, self._view, self._committed = view.id, view, view.committed_rounds
         self._resumes = view.committed_rounds > 0 or view.open_round is not None
         if self._resumes:
-            log.warning("job %s (%s) goes on after round %d", view.id, view.spec.name, view.committed_rounds)
+            log.warning(
+                "job %s (%s) is %s, with %d rounds committed", view.id, view.spec.name, view.state, self._committed
+            )
         return view
 
     async def status(self) -> protocol.JobView:

@@ -181,7 +181,8 @@ class Session:
         self._ends_at = math.inf if duration_s is None else wire.clock() + duration_s
         self._tasks_left = math.inf if max_tasks is None else max_tasks
         self._declined: dict[JobId, None] = {}
-        self._offered: protocol.Task | None = None
+        self._answer: protocol.CheckInAnswer | None = None
+        """What the server said last, while nothing has come of it yet."""
 
     async def next(self) -> Assignment | None:
         """The next task, or None when the session ends. Gives the last one back if the caller has not ended it."""
@@ -189,9 +190,11 @@ class Session:
         self.wire.transport.stop = self._stop
         try:
             while self._goes_on():
-                offer = self._offered or await self._check_in()
-                self._offered = None
-                if offer is not None and await self._accept(offer):
+                answer = self._answer or await self._check_in()
+                self._answer = None
+                if answer.task is None:
+                    await self._rest(answer.retry_after_s or 1.0)
+                elif await self._accept(answer.task):
                     self._tasks_left -= 1
                     return self.current
         except Stopped:
@@ -203,9 +206,9 @@ class Session:
     async def end(self, reason: str) -> None:
         """Give back whatever is held."""
         await self._give_back(reason)
-        if self._offered is not None:
-            await self._abort_quietly(self._offered, reason)
-            self._offered = None
+        if self._answer is not None and self._answer.task is not None:
+            await self._abort_quietly(self._answer.task, reason)
+            self._answer = None
 
     def forget_declined(self) -> None:
         """The device has changed: what it declined may suit it now."""
@@ -215,23 +218,22 @@ class Session:
         stopped = self._stop is not None and self._stop.is_set()
         return not stopped and self._tasks_left > 0 and self.wire.clock() < self._ends_at
 
-    async def _check_in(self) -> protocol.Task | None:
-        """An offer, or None after the wait that the server asked for."""
+    async def _check_in(self) -> protocol.CheckInAnswer:
         request = protocol.CheckInRequest(
             device=self._device.id, attributes=self._device.encoded, declined=list(self._declined)
         )
         try:
-            answer = await self.wire.call("POST", "/v1/check-ins", protocol.CheckInAnswer, body=request)
+            return await self.wire.call("POST", "/v1/check-ins", protocol.CheckInAnswer, body=request)
         except Overloaded as error:
             log.warning("%s", error)
-            answer = protocol.CheckInAnswer(retry_after_s=error.retry_after_s)
-        if answer.task is None:
-            wait_s = answer.retry_after_s or 1.0
-            if self.wire.clock() + wait_s >= self._ends_at:
-                self._ends_at = -math.inf  # nothing can come before the session's end
-            else:
-                await self.wire.transport.sleep(wait_s)
-        return answer.task
+            return protocol.CheckInAnswer(retry_after_s=error.retry_after_s)
+
+    async def _rest(self, wait_s: float) -> None:
+        """Wait as long as the server asks for, unless the session ends before."""
+        if self.wire.clock() + wait_s >= self._ends_at:
+            self._ends_at = -math.inf
+        else:
+            await self.wire.transport.sleep(wait_s)
 
     async def _accept(self, offer: protocol.Task) -> bool:
         """Make an offer the current task, if the device may and can."""
@@ -266,11 +268,11 @@ class Session:
             raise TooLate(error.message) from error
 
     async def decline(self, offer: protocol.Task, reason: str) -> None:
-        """Turn an offer down; the answer may be the next offer."""
+        """Turn an offer down; the server answers as it does to a check-in."""
         log.info("declined job %s (%s): %s", offer.job, offer.name, reason)
         self._remember(offer.job)
         try:
-            answer = await self.wire.call(
+            self._answer = await self.wire.call(
                 "POST",
                 f"/v1/assignments/{offer.assignment}/decline",
                 protocol.CheckInAnswer,
@@ -278,8 +280,7 @@ class Session:
                 headers=_bearer(offer),
             )
         except _OVER:
-            return
-        self._offered = answer.task
+            log.debug("task %s was over already", offer.assignment)
 
     async def abort(self, offer: protocol.Task, reason: str, retry: Retry | None = None) -> None:
         """Give a task back."""

@@ -176,6 +176,14 @@ def test_a_job_that_was_declined_is_named_at_later_check_ins_until_the_device_ch
     assert [body["declined"] for body in server.bodies(CHECK_IN)] == [[], ["j1"], ["j1"], []]
 
 
+def test_a_device_that_declined_and_is_offered_nothing_else_waits_as_long_as_it_is_told(device, server, time):
+    refused = CheckInAnswer(task=offer(server.model, private_requirement="device.samples > 99999"))
+    server.on(CHECK_IN, refused, CheckInAnswer(task=offer(server.model, "j2.1.1.1")))
+    take(device)
+    assert server.calls[:3] == [CHECK_IN, path("decline"), CHECK_IN]
+    assert time.waits == [20.0]
+
+
 def test_a_task_that_the_caller_declines_is_given_back_with_the_reason(device, server):
     server.on(CHECK_IN, CheckInAnswer(task=offer(server.model)), NOTHING)
     with contextlib.suppress(StopIteration):
