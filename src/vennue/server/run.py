@@ -129,9 +129,9 @@ _socket_holder: Callable[[int, bool, int], Any] = SocketHolder  # type: ignore[a
 class _Granian(Server):
     """Granian on a socket of ours: a port in use is then an error, and port 0 can be known."""
 
-    def __init__(self, app: App, listener: socket.socket, limits: Limits) -> None:
+    def __init__(self, application: Any, listener: socket.socket, limits: Limits) -> None:
         super().__init__(
-            app,
+            application,
             interface=Interfaces.RSGI,
             http=HTTPModes.http1,
             websockets=False,

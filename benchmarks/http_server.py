@@ -1,0 +1,59 @@
+"""Servers for the HTTP benchmarks: any module that prints its URL, in a process of its own, on a core of its own.
+
+``python -m benchmarks.http_server`` is the yardstick: it only sends back what it was sent, served exactly as Vennue is.
+"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vennue.server.config import Limits
+from vennue.server.run import _Granian, _listen, _loop_factory, _url
+
+
+@contextmanager
+def served(module: str, **environment: str) -> Iterator[str]:
+    """A server in a process on the first core; its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module],
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=on_core(0),  # noqa: PLW1509 - before any thread of ours has started
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def on_core(index: int) -> Callable[[], None] | None:
+    """What binds a new process to one of this process's cores, where the system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        return None
+    core = sorted(os.sched_getaffinity(0))[index]
+    return lambda: os.sched_setaffinity(0, {core})
+
+
+async def echo(_: Any, transport: Any) -> None:
+    """Answer a request with its own body."""
+    transport.response_bytes(200, [("content-type", "application/json")], await transport())
+
+
+async def main() -> None:
+    """Serve echoes."""
+    listener = _listen("127.0.0.1", 0)
+    print(_url(listener), flush=True)
+    await _Granian(echo, listener, Limits()).serve()
+
+
+if __name__ == "__main__":
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(main())
