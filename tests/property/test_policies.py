@@ -121,7 +121,7 @@ def test_within_its_group_a_job_is_served_no_later_for_having_waited_longer(rng:
             continue
         chosen = rng.choice(seen.requests)
         before = place_in_group(policy, seen, chosen)
-        chosen.submitted_at -= 1e6
+        chosen.arrived_at -= 1e6
         assert place_in_group(policy, seen, chosen) <= before
 
 

@@ -47,8 +47,8 @@ class Request:
     """
 
     __slots__ = (
-        "arrival", "attained", "attempt", "bit", "committed", "continuous", "deadline_at", "demand", "job", "live",
-        "lottery", "offer", "opened_at", "reported", "rounds_left", "submitted_at", "waiting_since", "wanted", "weight",
+        "arrival", "arrived_at", "attained", "attempt", "bit", "committed", "continuous", "deadline_at", "demand",
+        "job", "live", "lottery", "offer", "opened_at", "reported", "rounds_left", "waiting_since", "wanted", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -67,7 +67,7 @@ class Request:
         lottery: float,
         weight: float = 1.0,
         continuous: bool = False,
-        submitted_at: float | None = None,
+        arrived_at: float | None = None,
         committed: int = 0,
         waiting_since: float | None = None,
     ) -> None:
@@ -92,8 +92,8 @@ class Request:
         self.weight = weight
         self.continuous = continuous
         """An asynchronous attempt: a report frees the slot for another device."""
-        self.submitted_at = opened_at if submitted_at is None else submitted_at
-        """When the job arrived."""
+        self.arrived_at = opened_at if arrived_at is None else arrived_at
+        """When the job arrived, or could begin if it had to wait for another one."""
         self.committed = committed
         """Rounds that the job has committed."""
         self.waiting_since = opened_at if waiting_since is None else waiting_since

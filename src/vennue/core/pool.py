@@ -102,8 +102,9 @@ class Pool:
         self._followers: dict[JobId, list[JobId]] = {}
         self._timers: Timers[tuple[int, str]] = Timers()
         self._outbox: list[Effect] = []
-        self._stale = False
-        self._planned_at = -float("inf")
+        self._stale_at = math.inf
+        """From this pool time on, the plan in force is out of date."""
+        self._planned_at = -math.inf
         self._handlers: dict[type[Event], Callable[[Any, float], Any]] = {
             CheckIn: self._check_in,
             Accept: self._accept,
@@ -153,7 +154,7 @@ class Pool:
 
     def plan(self) -> Plan:
         """The plan in force, brought up to date."""
-        if self._stale:
+        if self.now >= self._stale_at:
             self._replan(self.now)
         return self.table.plan
 
@@ -276,7 +277,7 @@ class Pool:
         return assignment
 
     def _bind(self, event: CheckIn | Decline, device: DeviceId, signature: Signature, now: float) -> Assignment | None:
-        if self._stale:
+        if now >= self._stale_at:
             self._replan(now)
         assignment = self.table.bind(
             device, signature, now, draw=event.draw, response_s=event.response_s, declined=event.declined
@@ -377,6 +378,7 @@ class Pool:
         self.table.advance(attempt.id)
         request = attempt.request
         request.rounds_left = job.rounds_left
+        request.committed = job.committed
         self._tell(job, now, f"model update {job.committed} committed")
         self._outbox.append(SaveAttempt(attempt_record(attempt)))
         if job.rounds_left == 0:
@@ -397,7 +399,15 @@ class Pool:
     # -- attempts ---------------------------------------------------------------------------------------------------
 
     def _open_attempt(
-        self, job: Job, round_number: int, number: int, model: Digest, config: dict[str, Setting], now: float
+        self,
+        job: Job,
+        round_number: int,
+        number: int,
+        model: Digest,
+        config: dict[str, Setting],
+        now: float,
+        *,
+        waiting_since: float | None = None,
     ) -> Attempt:
         """Begin an attempt; or only note it, as long as its job waits for another."""
         spec = job.spec
@@ -417,6 +427,9 @@ class Pool:
             lottery=lottery(self._seed, attempt_name),
             weight=spec.weight,
             continuous=asynchronous,
+            arrived_at=job.started_at,
+            committed=job.committed,
+            waiting_since=waiting_since,
         )
         state = AttemptState.WAITING if job.waits_for else AttemptState.OPEN
         attempt = Attempt(job.id, spec, round_number, number, model, config, request, now, state=state)
@@ -472,7 +485,8 @@ class Pool:
         number = attempt.number + 1
         if attempt.spec.mode == "async" and attempt.version:
             round_number, number = job.committed + 1, 1
-        self._open_attempt(job, round_number, number, attempt.model, attempt.config, now)
+        waiting_since = attempt.request.waiting_since if round_number == attempt.round else None
+        self._open_attempt(job, round_number, number, attempt.model, attempt.config, now, waiting_since=waiting_since)
         self._save(job)
 
     def _end_job(self, job: Job, state: JobState, now: float, reason: str | None) -> None:
@@ -661,22 +675,24 @@ class Pool:
         self._outbox.extend(AssignmentEnded(assignment.id, Outcome.CLOSED) for assignment in ended)
 
     def _replan_soon(self) -> None:
-        self._stale = True
+        self._stale_at = -math.inf
 
     def _replan(self, now: float) -> None:
         if now - self._planned_at < self._replan_interval_s:
             return
         rates = self.supply.region_rates(self.registry, now)
         needy = [request for request in self.table.requests() if request.needs > 0]
+        self._stale_at = math.inf
         try:
             plan = self._planner.plan(PoolView(now, needy, rates))
+            if plan.until > now:
+                self._stale_at = plan.until
         except Exception as error:  # noqa: BLE001 - a third party's policy may raise anything; no job may suffer
             self._outbox.append(PolicyFailed(f"{type(error).__name__}: {error}"))
             plan = self.table.plan
         self.table.publish(plan)
         self.plans += 1
         self._planned_at = now
-        self._stale = False
 
     def _tell(self, job: Job, now: float, text: str) -> None:
         job.story.append((now, text))

@@ -122,7 +122,7 @@ class Attempt:
         self.reason = reason
         if state is AttemptState.OPEN:
             request = self.request
-            self.opened_at = request.opened_at = request.waiting_since = now
+            self.opened_at = request.opened_at = request.waiting_since = request.arrived_at = now
             self.deadline_at = now + self.limit_s
             request.deadline_at = None if self.spec.deadline_s is None else self.deadline_at
         elif state is AttemptState.COMMITTING:

@@ -49,7 +49,7 @@ def lag(request: Request, view: PoolView, regions: Regions) -> float:
     collection_s = 0.0 if profile is None else profile.collection_s
     rounds_left = request.committed + 2 if request.rounds_left is None else request.rounds_left
     alone_s = (request.committed + rounds_left) * (isolated_delay_s(request, regions) + collection_s)
-    return max(view.now - request.submitted_at, 1e-9) / alone_s
+    return max(view.now - request.arrived_at, 1e-9) / alone_s
 
 
 def isolated_delay_s(request: Request, regions: Regions) -> float:

@@ -40,14 +40,14 @@ def test_the_lag_is_the_time_since_arrival_over_the_time_of_the_whole_job_alone(
     # Two rounds committed and three left, 10 s + 20 s each alone: 150 s; it has been there for an hour.
     learned = ResponseProfile()
     learned.observe_round(5.0, 20.0)
-    late = request("a", needs=10, committed=2, rounds_left=3, submitted_at=0.0)
+    late = request("a", needs=10, committed=2, rounds_left=3, arrived_at=0.0)
     seen = view([late], {ANY: 1.0}, now=HOUR_S, profiles={JobId("a"): learned})
     assert lag(late, seen, Regions(seen.rates)) == pytest.approx(24.0)
 
 
 def test_a_job_without_an_end_is_taken_to_be_half_way():
     # Two rounds committed, the third is open: six in all, 10 s each.
-    late = request("a", needs=10, committed=2, submitted_at=0.0)
+    late = request("a", needs=10, committed=2, arrived_at=0.0)
     seen = view([late], {ANY: 1.0}, now=HOUR_S)
     assert lag(late, seen, Regions(seen.rates)) == pytest.approx(60.0)
 
@@ -56,15 +56,15 @@ def test_a_job_without_an_end_is_taken_to_be_half_way():
 
 
 def test_without_fairness_the_smaller_demand_goes_first_however_long_the_other_has_waited():
-    assert served([request("a", needs=20, submitted_at=0.0), request("b", needs=10, submitted_at=3599.0)]) == "ba"
+    assert served([request("a", needs=20, arrived_at=0.0), request("b", needs=10, arrived_at=3599.0)]) == "ba"
 
 
 @pytest.mark.parametrize(("epsilon", "order"), [(0.0, "ba"), (0.4, "ba"), (0.6, "ab"), (1.0, "ab"), (64.0, "ab")])
 def test_with_fairness_the_job_behind_its_share_overtakes_as_epsilon_grows(epsilon: float, order: str):
     # One round of 20 or 10 devices; lags 3600/20 = 180 and 450/10 = 45, a factor of 4: overtakes when 4^ε > 2.
     requests = [
-        request("a", needs=20, rounds_left=1, submitted_at=0.0),
-        request("b", needs=10, rounds_left=1, submitted_at=HOUR_S - 450),
+        request("a", needs=20, rounds_left=1, arrived_at=0.0),
+        request("b", needs=10, rounds_left=1, arrived_at=HOUR_S - 450),
     ]
     assert served(requests, epsilon=epsilon) == order
 
@@ -72,8 +72,8 @@ def test_with_fairness_the_job_behind_its_share_overtakes_as_epsilon_grows(epsil
 def test_a_long_job_is_not_behind_though_it_is_old():
     # a's 1000 rounds of 20 devices take 20000 s alone, of which 3600 s have passed: 0.18. b's 30 s are over 15 times.
     requests = [
-        request("a", needs=20, rounds_left=1000, submitted_at=0.0),
-        request("b", needs=30, rounds_left=1, submitted_at=HOUR_S - 450),
+        request("a", needs=20, rounds_left=1000, arrived_at=0.0),
+        request("b", needs=30, rounds_left=1, arrived_at=HOUR_S - 450),
     ]
     assert served(requests) == "ab"
     assert served(requests, epsilon=1.0) == "ba"
@@ -84,8 +84,8 @@ def test_between_groups_the_queue_of_those_behind_grows(epsilon: float, first: s
     # One request at 0.5/s presses less than one at 0.4/s. The lags are 3600/(5/0.9) = 648 for a, 3600/(200/0.4) = 7.2
     # for b: at ε = 2, b counts for a ten-thousandth of a.
     requests = [
-        request("a", 0, 5, rounds_left=1, submitted_at=0.0),
-        request("b", 1, 200, rounds_left=1, submitted_at=0.0),
+        request("a", 0, 5, rounds_left=1, arrived_at=0.0),
+        request("b", 1, 200, rounds_left=1, arrived_at=0.0),
     ]
     plan = venn(view(requests, {OWN: 0.5, SHARED: 0.4}, now=HOUR_S), epsilon=epsilon)
     assert jobs(plan, SHARED)[0] == first
@@ -94,20 +94,20 @@ def test_between_groups_the_queue_of_those_behind_grows(epsilon: float, first: s
 def test_where_all_are_equally_behind_fairness_changes_nothing():
     # a's 90 rounds take 90 · 5/0.9 = 500 s alone, and so does b's one.
     requests = [
-        request("a", 0, 5, committed=80, rounds_left=10, submitted_at=0.0),
-        request("b", 1, 200, rounds_left=1, submitted_at=0.0),
+        request("a", 0, 5, committed=80, rounds_left=10, arrived_at=0.0),
+        request("b", 1, 200, rounds_left=1, arrived_at=0.0),
     ]
     plan = venn(view(requests, {OWN: 0.5, SHARED: 0.4}, now=HOUR_S), epsilon=64.0)
     assert jobs(plan, SHARED)[0] == "b"
 
 
 def test_a_lag_beyond_all_measure_overflows_nothing():
-    requests = [request("a", needs=1, submitted_at=-1e12), request("b", needs=10**7, submitted_at=HOUR_S)]
+    requests = [request("a", needs=1, arrived_at=-1e12), request("b", needs=10**7, arrived_at=HOUR_S)]
     assert served(requests, epsilon=64.0) == "ab"
 
 
 def test_jobs_that_nothing_can_serve_are_no_obstacle():
-    seen = PoolView(HOUR_S, [request("a", 5, submitted_at=0.0)], {ANY: 1.0})
+    seen = PoolView(HOUR_S, [request("a", 5, arrived_at=0.0)], {ANY: 1.0})
     assert jobs(venn(seen, epsilon=2.0), region(5)) == "a"
 
 

@@ -89,7 +89,7 @@ def _some_request(rng: random.Random, bit: int, step: int, number: int) -> Reque
         arrival=rng.randrange(4),
         bound=rng.choice([0, 0, 2]),
         opened_at=60.0 * step,
-        submitted_at=60.0 * rng.randint(0, step),
+        arrived_at=60.0 * rng.randint(0, step),
         committed=rng.randrange(3),
         rounds_left=rng.choice([None, 1, 9]),
         deadline_at=rng.choice([None, 60.0 * step + 300.0]),
