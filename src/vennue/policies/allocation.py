@@ -159,7 +159,7 @@ class Irs:
         self._rates: dict[Signature, float] = {}
         self._regions = Regions({})
         self._queues: dict[int, Queue] = {}
-        self._bits: list[int] = []
+        self._bits: list[int] | None = None
         self._initial: tuple[list[tuple[int, float]], dict[Signature, int]] = [], {}
 
     def allocate(
@@ -185,7 +185,7 @@ class Irs:
         if rates != self._rates:
             self._rates = dict(rates)
             self._regions = Regions(rates)
-            self._bits, self._initial = [], ([], {})
+            self._bits = None
         return self._regions
 
     def _update_queues(self, requests: Iterable[Request], urgency: Callable[[Request], float]) -> Iterable[Queue]:

@@ -90,6 +90,13 @@ def test_regions_never_checked_in_from_count_once_a_day():
     assert owner([request("a", 0, 1, weight=90_000.0), request("b", 1, 1)], rates) == "a"
 
 
+def test_a_pool_that_falls_idle_and_sees_its_supply_change_is_planned_for_again():
+    policy = get_policy("venn-sched")
+    policy.plan(view([request("a", 0)], {OWN: 1.0}))
+    assert policy.plan(view([], {OWN: 2.0})).offers(OWN) == ()
+    assert jobs(policy.plan(view([request("b", 0)], {OWN: 3.0})), OWN) == "b"
+
+
 # -- reallocation ----------------------------------------------------------------------------------------------------
 
 

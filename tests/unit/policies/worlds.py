@@ -64,7 +64,7 @@ def history(rng: random.Random) -> Iterator[PoolView]:
         for r in requests:
             for _ in range(rng.choice([0, 0, 0, 1, 5])):
                 r.live[f"{r.attempt}.{len(r.live)}"] = object()
-        requests = [r for r in requests if r.needs > 0 and rng.random() < 0.9]
+        requests = [r for r in requests if r.needs > 0 and rng.random() < 0.9] if rng.random() < 0.9 else []
         for _ in range(rng.choice([0, 1, 2, 4])):
             made = _some_request(rng, rng.choice(bits), step, len(requests))
             requests.append(made)
