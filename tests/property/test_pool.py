@@ -33,11 +33,18 @@ from vennue.core.invariants import Auditor
 from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.pool import Pool
+from vennue.core.tenant import Quota
 
 DEVICES = [DeviceId(f"d{n}") for n in range(6)]
 RAM_GB = [1, 4, 8]
 REQUIREMENTS = ["true", "device.ram_gb >= 4", "device.ram_gb >= 8", "device.ram_gb < 4"]
 DEMANDS = st.integers(1, 3)
+TENANTS = ["free", "capped", "borrower", "daily"]
+QUOTAS = {
+    "capped": Quota(devices=1, borrow=False),
+    "borrower": Quota(devices=1),
+    "daily": Quota(devices_per_day=3),
+}
 THIEF = DeviceId("thief")
 
 
@@ -72,16 +79,23 @@ class PoolMachine(RuleBasedStateMachine):
     assignments: Bundle[Assignment] = Bundle("assignments")
     commits: Bundle[Commit] = Bundle("commits")
 
-    @initialize(target=jobs, planner=st.sampled_from(PLANNERS[:3]), demands=st.tuples(DEMANDS, DEMANDS))
-    def start(self, planner: type, demands: tuple[int, int]) -> Any:
+    @initialize(
+        target=jobs,
+        planner=st.sampled_from(PLANNERS[:3]),
+        demands=st.tuples(DEMANDS, DEMANDS),
+        tenants=st.tuples(st.sampled_from(TENANTS), st.sampled_from(TENANTS)),
+    )
+    def start(self, planner: type, demands: tuple[int, int], tenants: tuple[str, str]) -> Any:
         """A pool with two jobs whose first rounds are open."""
         self.now = 0.0
         self.planner = planner
-        self.audited = Auditor(Pool(planner(), seed=7))
+        self.audited = Auditor(Pool(planner(), seed=7, quotas=QUOTAS))
         self.submitted = 0
         first, second = (
-            self.open_job(JobSpec(name="j", demand=demand, requirement=requirement, lease_s=20.0, deadline_s=50.0))
-            for demand, requirement in zip(demands, REQUIREMENTS, strict=False)
+            self.open_job(
+                JobSpec(name="j", demand=demand, requirement=needs, lease_s=20.0, deadline_s=50.0, tenant=tenant)
+            )
+            for demand, needs, tenant in zip(demands, REQUIREMENTS, tenants, strict=False)
         )
         return multiple(first, second)
 
@@ -117,6 +131,7 @@ class PoolMachine(RuleBasedStateMachine):
         rounds=st.sampled_from([None, 1, 2]),
         private_requirement=st.sampled_from([None, None, "device.samples > 10"]),
         max_attempts=st.sampled_from([None, 2]),
+        tenant=st.sampled_from(TENANTS),
     )
     def submit(self, **fields: Any) -> JobId:
         return self.open_job(JobSpec(name="j", lease_s=20.0, **fields))
@@ -226,7 +241,7 @@ class PoolMachine(RuleBasedStateMachine):
     def crash_and_recover(self) -> None:
         """The process dies; a new one starts from what the ledger holds."""
         before = self.audited
-        pool = Pool(self.planner(), seed=7)
+        pool = Pool(self.planner(), seed=7, quotas=QUOTAS)
         pool.restore(before.ledger_jobs.values(), before.open_in_ledger(), self.now)
         self.audited = Auditor(pool, ledger=before)
         self.audited.work_conserving = self.planner is not Raises

@@ -15,6 +15,7 @@ from typing import cast
 from vennue.core.errors import Conflict, NotFound
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.plan import EMPTY_PLAN, Offer, Plan, Request
+from vennue.core.tenant import Tenant
 
 
 class Outcome(StrEnum):
@@ -92,11 +93,24 @@ class _Queue:
     comes back moves the epoch on, and the queue then starts over.
     """
 
-    __slots__ = ("cursor", "epoch", "offers", "rest")
+    __slots__ = ("cursor", "epoch", "lanes", "offers", "rest")
 
     def __init__(self, rest: Iterator[Offer], epoch: int) -> None:
         self.offers: list[tuple[_Entry, Offer]] = []
         self.rest = rest
+        self.cursor = 0
+        self.epoch = epoch
+        self.lanes: dict[Tenant | None, _Lane] = {}
+        """The offers by tenant, where there are quotas; those of all tenants without one are one lane."""
+
+
+class _Lane:
+    """The places of one tenant's offers in a region's queue, with a cursor and an epoch of their own."""
+
+    __slots__ = ("cursor", "epoch", "places")
+
+    def __init__(self, epoch: int) -> None:
+        self.places: list[int] = []
         self.cursor = 0
         self.epoch = epoch
 
@@ -114,6 +128,7 @@ class BindingTable:
         self._plan: Plan = EMPTY_PLAN
         self._queues: dict[Signature, _Queue] = {}
         self._epoch = 0
+        self._quotas = False
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
@@ -126,6 +141,9 @@ class BindingTable:
         if request.attempt in self._entries:
             raise Conflict(f"attempt {request.attempt} is open already", field="attempt")
         self._entries[request.attempt] = _Entry(request, lease_s, accept_lease_s)
+        if request.tenant is not None and not self._quotas:
+            self._quotas = True
+            self._drop_queues()
 
     def close(self, attempt: AttemptId) -> list[Assignment]:
         """Remove a request and end its live assignments, which are returned. Closing twice returns nothing."""
@@ -189,6 +207,8 @@ class BindingTable:
             queue.epoch = self._epoch
         if self._plan.choice == "uniform":
             return self._bind_uniform(queue, device, signature, now, draw, declined)
+        if self._quotas:
+            return self._bind_by_quota(queue, device, signature, now, response_s, declined)
         offers = queue.offers
         index = queue.cursor
         passed_over = False
@@ -233,6 +253,8 @@ class BindingTable:
         request = self._entries[assignment.attempt].request
         del request.live[id]
         self._end(assignment)
+        if outcome is Outcome.DECLINED and request.tenant is not None:
+            request.tenant.count(assignment.bound_at, -1)
         if outcome is Outcome.REPORTED:
             request.reported[id] = assignment
         if outcome is not Outcome.REPORTED or request.continuous:
@@ -304,6 +326,9 @@ class BindingTable:
             id, device, request, signature, now, now + lease_s, accepted=accept_lease_s is None, version=entry.version
         )
         request.live[id] = assignment
+        if request.tenant is not None:
+            request.tenant.live[id] = assignment
+            request.tenant.count(now, 1)
         self._by_device[device] = assignment
         self._push_expiry(assignment)
         return assignment
@@ -319,12 +344,74 @@ class BindingTable:
     ) -> Assignment | None:
         while self._extend(queue):
             pass
-        open_entries = [
-            entry for entry, _ in queue.offers if entry.request.needs > 0 and entry.request.job not in (declined or ())
-        ]
-        if not open_entries:
-            return None
-        return self._bind(open_entries[int(draw * len(open_entries))], device, signature, now)
+        choice: list[_Entry] = []
+        borrowers: list[_Entry] = []
+        for entry, _ in queue.offers:
+            request = entry.request
+            if request.needs <= 0 or (declined and request.job in declined):
+                continue
+            if request.tenant is None or not request.tenant.exhausted(now):
+                choice.append(entry)
+            elif request.tenant.quota.borrow:
+                borrowers.append(entry)
+        choice = choice or borrowers
+        return self._bind(choice[int(draw * len(choice))], device, signature, now) if choice else None
+
+    def _bind_by_quota(
+        self,
+        queue: _Queue,
+        device: DeviceId,
+        signature: Signature,
+        now: float,
+        response_s: float,
+        declined: frozenset[JobId] | None,
+    ) -> Assignment | None:
+        """Bind to the first offer of a tenant within its quota, or else to the first of one that may borrow.
+
+        It looks at one offer of each tenant, and at those that are taken from the plan for the first time.
+        """
+        exhausted = {tenant for tenant in queue.lanes if tenant is not None and tenant.exhausted(now)}
+        best = self._first(queue, exhausted, response_s, declined, within=True)
+        while best is None and self._extend(queue):
+            entry, offer = queue.offers[-1]
+            tenant = entry.request.tenant
+            if tenant is not None and tenant.exhausted(now):
+                exhausted.add(tenant)
+            elif _usable(entry.request, offer, response_s, declined):
+                best = entry
+        best = best or self._first(queue, exhausted, response_s, declined, within=False)
+        return None if best is None else self._bind(best, device, signature, now)
+
+    def _first(
+        self,
+        queue: _Queue,
+        exhausted: set[Tenant],
+        response_s: float,
+        declined: frozenset[JobId] | None,
+        *,
+        within: bool,
+    ) -> _Entry | None:
+        """The first usable offer among the tenants within their quotas, or among those that borrow beyond them."""
+        best = len(queue.offers)
+        for tenant, lane in queue.lanes.items():
+            is_within = tenant is None or tenant not in exhausted
+            if is_within is not within or not (is_within or tenant is None or tenant.quota.borrow):
+                continue
+            if lane.epoch != self._epoch:
+                lane.cursor, lane.epoch = 0, self._epoch
+            passed_over = False
+            for index in range(lane.cursor, len(lane.places)):
+                place = lane.places[index]
+                if place >= best:
+                    break
+                entry, offer = queue.offers[place]
+                if _usable(entry.request, offer, response_s, declined):
+                    best = place
+                elif entry.request.needs > 0:
+                    passed_over = True
+                elif not passed_over:
+                    lane.cursor = index + 1
+        return queue.offers[best][0] if best < len(queue.offers) else None
 
     def _extend(self, queue: _Queue) -> bool:
         """Take the plan's next offer for an open attempt into the queue; False when there is none."""
@@ -332,11 +419,17 @@ class BindingTable:
             entry = self._entries.get(offer.attempt)
             if entry is not None:
                 queue.offers.append((entry, offer))
+                if self._quotas:
+                    lane = queue.lanes.setdefault(entry.request.tenant, _Lane(self._epoch))
+                    lane.places.append(len(queue.offers) - 1)
                 return True
         return False
 
     def _end(self, assignment: Assignment) -> None:
         del self._by_device[assignment.device]
+        tenant = assignment.request.tenant
+        if tenant is not None:
+            del tenant.live[assignment.id]
         self._bound_expiries()
 
     def _push_expiry(self, assignment: Assignment) -> None:
@@ -359,3 +452,10 @@ class BindingTable:
 
     def _drop_queues(self) -> None:
         self._queues.clear()
+
+
+def _usable(request: Request, offer: Offer, response_s: float, declined: frozenset[JobId] | None) -> bool:
+    """Whether a device with this expected response time may take an offer, and the offer needs one."""
+    if request.needs <= 0 or (declined and request.job in declined):
+        return False
+    return offer.tier is None or offer.tier.admits(response_s)

@@ -26,6 +26,7 @@ from vennue.core.errors import InvariantViolated, VennueError
 from vennue.core.events import CheckIn, Decline, Event, Report
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.job import Job, JobState
+from vennue.core.plan import Request
 from vennue.core.pool import Pool
 from vennue.core.records import job_record
 from vennue.core.round import AttemptState
@@ -113,6 +114,21 @@ def memory_follows_what_is_in_flight(pool: Pool) -> Complaints:
             yield f"{name} holds {size} entries, its bound is {bound}"
 
 
+def quotas_are_kept(pool: Pool) -> Complaints:
+    """What a tenant is counted with is what its jobs have; one that may not borrow has no more than its quota."""
+    used: dict[str, set[str]] = {name: set() for name in pool.tenants}
+    for assignment in pool.table.assignments():
+        tenant = assignment.request.tenant
+        if tenant is not None:
+            used[tenant.name].add(assignment.id)
+    for name, tenant in pool.tenants.items():
+        if tenant.live.keys() != used[name]:
+            yield f"4. tenant {name} is counted with {tenant.in_flight} devices, its jobs have {len(used[name])}"
+        quota = tenant.quota
+        if not quota.borrow and quota.devices is not None and tenant.in_flight > quota.devices:
+            yield f"tenant {name} has {tenant.in_flight} devices in flight, its quota is {quota.devices}"
+
+
 def active_jobs_are_consistent(pool: Pool) -> Complaints:
     """5. (state part) A job that has ended has no attempt; an attempt belongs to an active job and is not closed."""
     for job in pool.jobs.values():
@@ -145,6 +161,7 @@ STATE_INVARIANTS: tuple[Callable[[Pool], Complaints], ...] = (
     counters_are_derived,
     active_jobs_are_consistent,
     jobs_wait_for_living_ones,
+    quotas_are_kept,
     open_attempts_have_a_timer,
     memory_follows_what_is_in_flight,
 )
@@ -221,7 +238,7 @@ class Auditor:
             self._absorb()
             _raise([*complaints, *self._complaints(clock)])
             raise
-        complaints = list(self._after(event, answer))
+        complaints = list(self._after(event, answer, before))
         self._absorb()
         _raise([*complaints, *self._complaints(clock)])
         return answer
@@ -235,24 +252,47 @@ class Auditor:
         """The attempts that recovery would find open."""
         return [record for record in self.ledger_attempts.values() if not record.state.closed]
 
-    def _after(self, event: Event, answer: Any) -> Complaints:
+    def _after(self, event: Event, answer: Any, before: dict[str, Any]) -> Complaints:
         if isinstance(event, Report) and answer:
             if event.assignment in self._counted:
                 yield f"6. the report of {event.assignment} was counted twice"
             self._counted[event.assignment] = event.device
         if isinstance(event, CheckIn) and answer is None:
             yield from self._turned_away(self.pool.registry.signature(event.profile), event.declined)
+        is_new = isinstance(answer, Assignment) and answer.id not in before["assignments"]
+        if is_new and isinstance(event, CheckIn | Decline):
+            yield from self._borrowed(answer, event.declined)
         if isinstance(event, Decline) and answer is not None and answer.job in (event.declined or ()):
             yield f"device {event.device} was offered job {answer.job}, which it declined"
 
     def _turned_away(self, signature: Signature, declined: frozenset[JobId] | None) -> Complaints:
         """8. Work conserving, tiers aside: the plan lists every request that needs devices, and binding uses it."""
-        tiered = {offer.attempt for offer in self.pool.plan().offers(signature) if offer.tier is not None}
-        for request in self.pool.table.requests():
-            if not self.work_conserving or request.attempt in tiered or request.job in (declined or ()):
-                continue
-            if request.needs > 0 and signature >> request.bit & 1:
+        for request in self._could_use(signature, declined):
+            if request.tenant is None or request.tenant.quota.borrow or not request.tenant.exhausted(self.pool.now):
                 yield f"8. region {signature:x} was turned away while attempt {request.attempt} needs {request.needs}"
+
+    def _borrowed(self, given: Assignment, declined: frozenset[JobId] | None) -> Complaints:
+        """A tenant beyond its quota gets a device only if nobody within a quota could use it."""
+        tenant, now = given.request.tenant, self.pool.now
+        if tenant is None:
+            return
+        quota, bound = tenant.quota, tenant.bound_in_a_day(now)
+        beyond = (quota.devices is not None and tenant.in_flight > quota.devices) or (
+            quota.devices_per_day is not None and bound > quota.devices_per_day
+        )
+        if beyond and not quota.borrow:
+            yield f"tenant {tenant.name} has {tenant.in_flight} devices, {bound} in a day, beyond {quota}"
+        for request in self._could_use(given.signature, declined) if beyond else ():
+            if request.tenant is None or not request.tenant.exhausted(now):
+                yield f"tenant {tenant.name} borrowed a device that attempt {request.attempt} could use"
+
+    def _could_use(self, signature: Signature, declined: frozenset[JobId] | None) -> Iterator[Request]:
+        """The requests that need a device of the region, if the policy in force lists all of them, tiers aside."""
+        tiered = {offer.attempt for offer in self.pool.plan().offers(signature) if offer.tier is not None}
+        for request in self.pool.table.requests() if self.work_conserving else ():
+            open_to_it = request.attempt not in tiered and request.job not in (declined or ())
+            if open_to_it and request.needs > 0 and signature >> request.bit & 1:
+                yield request
 
     def _absorb(self) -> None:
         """Take the pool's effects into the ledger, keeping 5 and 6."""

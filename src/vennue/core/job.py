@@ -78,6 +78,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Attempts at one round before the job fails; None to try for ever."""
     weight: float = 1.0
     """Priority among jobs: 2 counts twice as much as 1."""
+    tenant: str = "default"
+    """Whose job it is, for quotas."""
     after: tuple[JobId | After, ...] = ()
     """Jobs that must end before this one begins. A plain id stands for one that must end well."""
     time_limit_s: float | None = None
@@ -93,6 +95,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """
         if not 1 <= len(self.name) <= 200 or not self.name.isprintable():
             raise _bad("name", self.name[:200], "must be 1 to 200 printable characters", "name the job")
+        if not 1 <= len(self.tenant) <= 64 or not self.tenant.isprintable():
+            raise _bad("tenant", self.tenant[:64], "must be 1 to 64 printable characters", "leave it out for none")
         self._check_numbers()
         self._check_after()
         if self.mode == "async":

@@ -16,6 +16,7 @@ import msgspec
 
 from vennue.core.ids import AttemptId, JobId, Signature
 from vennue.core.profile import ResponseProfile
+from vennue.core.tenant import Tenant
 
 Choice = Literal["first", "uniform"]
 """How a check-in picks among its region's offers: the first that needs a device, or one uniformly at random."""
@@ -48,7 +49,8 @@ class Request:
 
     __slots__ = (
         "arrival", "arrived_at", "attained", "attempt", "bit", "committed", "continuous", "deadline_at", "demand",
-        "job", "live", "lottery", "offer", "opened_at", "reported", "rounds_left", "waiting_since", "wanted", "weight",
+        "job", "live", "lottery", "offer", "opened_at", "reported", "rounds_left", "tenant", "waiting_since", "wanted",
+        "weight",
     )  # fmt: skip
 
     def __init__(
@@ -70,6 +72,7 @@ class Request:
         arrived_at: float | None = None,
         committed: int = 0,
         waiting_since: float | None = None,
+        tenant: Tenant | None = None,
     ) -> None:
         self.attempt = attempt
         self.offer = Offer(attempt)
@@ -98,6 +101,8 @@ class Request:
         """Rounds that the job has committed."""
         self.waiting_since = opened_at if waiting_since is None else waiting_since
         """When the round's first attempt opened: a retry does not make the wait any shorter."""
+        self.tenant = tenant
+        """Whose quota it is served under, if any."""
         self.live: dict[str, object] = {}
         self.reported: dict[str, object] = {}
 

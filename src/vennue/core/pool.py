@@ -10,7 +10,7 @@ the fault tests all drive this class and nothing else.
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -55,6 +55,7 @@ from vennue.core.region import RequirementRegistry
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.round import Attempt, AttemptState
 from vennue.core.supply import Supply
+from vennue.core.tenant import OTHERS, Quota, Tenant
 from vennue.core.timers import Timers
 
 ACCEPT_LEASE_S = 30.0
@@ -73,6 +74,7 @@ class Pool:
         seed: of the lottery that ``random-order`` uses; the same seed gives the same draws under every policy.
         replan_interval_s: least time between two plans; 0 plans at the first check-in after each change.
         supply: where check-ins are counted; by default one with the design's window of 24 h.
+        quotas: by tenant's name, or ``"*"`` for those not named; without one, a tenant may use any number of devices.
     """
 
     def __init__(
@@ -84,12 +86,15 @@ class Pool:
         replan_interval_s: float = 0.0,
         accept_lease_s: float = ACCEPT_LEASE_S,
         supply: Supply | None = None,
+        quotas: Mapping[str, Quota] | None = None,
     ) -> None:
         self.schema = schema
         self.registry = RequirementRegistry(schema)
         self.supply = Supply() if supply is None else supply
         self.table = BindingTable()
         self.jobs: dict[JobId, Job] = {}
+        self.tenants: dict[str, Tenant] = {}
+        """The tenants that have a quota and have had a job."""
         self.now = 0.0
         self.plans = 0
         """Plans made so far."""
@@ -97,6 +102,7 @@ class Pool:
         self._seed = seed
         self._replan_interval_s = replan_interval_s
         self._accept_lease_s = accept_lease_s
+        self._quotas = quotas or {}
         self._arrivals = 0
         self._attempts: dict[AttemptId, Attempt] = {}
         self._followers: dict[JobId, list[JobId]] = {}
@@ -157,6 +163,14 @@ class Pool:
         if self.now >= self._stale_at:
             self._replan(self.now)
         return self.table.plan
+
+    def tenant(self, name: str) -> Tenant | None:
+        """The tenant's quota and what is used of it, if it has one."""
+        tenant = self.tenants.get(name)
+        quota = self._quotas.get(name, self._quotas.get(OTHERS))
+        if tenant is None and quota is not None:
+            tenant = self.tenants[name] = Tenant(name, quota)
+        return tenant
 
     def attempts(self) -> list[Attempt]:
         """The attempts that are not closed."""
@@ -430,6 +444,7 @@ class Pool:
             arrived_at=job.started_at,
             committed=job.committed,
             waiting_since=waiting_since,
+            tenant=self.tenant(spec.tenant),
         )
         state = AttemptState.WAITING if job.waits_for else AttemptState.OPEN
         attempt = Attempt(job.id, spec, round_number, number, model, config, request, now, state=state)

@@ -56,6 +56,7 @@ class SpecFields(TypedDict, total=False):
     round_limit_s: float
     max_attempts: int | None
     weight: float
+    tenant: str
     after: tuple[JobId | After, ...]
     time_limit_s: float | None
     silence_limit_s: float
