@@ -131,6 +131,18 @@ _mount(
     "vennue fleet --devices 200 --speedup 500",
     "vennue fleet --sessions synth --for 60 --json",
 )
+_mount(
+    "vennue.cli.simulate:simulate",
+    _SIMULATE,
+    """Simulate a workload under policies, and compare them.
+
+    Months of devices' comings and goings pass in seconds, on the core that servers run. Seeds draw jobs, devices and
+    chance, the same for every policy, so policies are compared pair by pair. Runs are made side by side in processes.
+    Ctrl-C ends them early; what there is by then is shown, and marked as partial.""",
+    "vennue simulate even --policy random-order,fifo,srsf,venn --seeds 5 --report out.html",
+    "vennue simulate jobs.yaml --trace sessions.csv --set poll_interval_s=30",
+    "vennue simulate low --preset faithful --policy venn:tiers=1,venn:tiers=2,venn:tiers=3 --scale 8 --json",
+)
 app.command(
     "vennue.cli.trace:trace_app",
     name="trace",
