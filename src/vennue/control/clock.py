@@ -11,11 +11,11 @@ Clock = Callable[[], float]
 """Pool time, in seconds."""
 
 
-def pool_clock(floor: float = 0.0) -> Clock:
+def pool_clock(floor: float = 0.0, *, wall: Clock = time.time, monotonic: Clock = time.monotonic) -> Clock:
     """A clock that starts at the wall's time now, but not before ``floor``."""
-    offset = max(time.time(), floor) - time.monotonic()
+    offset = max(wall(), floor) - monotonic()
 
     def clock() -> float:
-        return offset + time.monotonic()
+        return offset + monotonic()
 
     return clock

@@ -15,7 +15,8 @@ class Waiters:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._waiting: dict[JobId, set[asyncio.Future[None]]] = {}
+        # In the order in which they came, so that they are answered in it.
+        self._waiting: dict[JobId, dict[asyncio.Future[None], None]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -30,14 +31,14 @@ class Waiters:
         if self._count >= self._limit:
             raise Overloaded("too many wait for news already", limit=self._limit, retry_after_s=5.0)
         news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting = self._waiting.setdefault(job, set())
-        waiting.add(news)
+        waiting = self._waiting.setdefault(job, {})
+        waiting[news] = None
         self._count += 1
         try:
             await asyncio.wait((news,), timeout=timeout_s)
         finally:
             self._count -= 1
-            waiting.discard(news)
+            del waiting[news]
             if not waiting and self._waiting.get(job) is waiting:
                 del self._waiting[job]
 

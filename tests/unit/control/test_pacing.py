@@ -49,19 +49,14 @@ def test_bounds_that_make_no_sense_are_refused(bounds):
         Pacing(**bounds)
 
 
-def test_pool_time_starts_with_the_wall_and_runs_with_the_monotonic_clock(monkeypatch):
-    monotonic = iter([100.0, 101.0, 105.5])
-    monkeypatch.setattr("time.time", lambda: 5000.0)
-    monkeypatch.setattr("time.monotonic", lambda: next(monotonic))
-    clock = pool_clock()
-    monkeypatch.setattr("time.time", lambda: 99.0)  # the wall's clock was set back
+def test_pool_time_starts_with_the_wall_and_runs_with_the_monotonic_clock():
+    wall, monotonic = iter([5000.0, 99.0]), iter([100.0, 101.0, 105.5])  # the wall's clock is set back later
+    clock = pool_clock(wall=lambda: next(wall), monotonic=lambda: next(monotonic))
     assert [clock(), clock()] == [5001.0, 5005.5]
 
 
-def test_pool_time_never_starts_before_what_the_ledger_holds(monkeypatch):
-    monkeypatch.setattr("time.time", lambda: 5000.0)
-    monkeypatch.setattr("time.monotonic", lambda: 100.0)
-    assert pool_clock(7000.0)() == 7000.0
+def test_pool_time_never_starts_before_what_the_ledger_holds():
+    assert pool_clock(7000.0, wall=lambda: 5000.0, monotonic=lambda: 100.0)() == 7000.0
 
 
 def test_a_token_is_the_device_and_an_hmac_of_assignment_and_device():
