@@ -243,7 +243,7 @@ class PoolMachine(RuleBasedStateMachine):
         before = self.audited
         pool = Pool(self.planner(), seed=7, quotas=QUOTAS)
         pool.restore(before.ledger_jobs.values(), before.open_in_ledger(), self.now)
-        self.audited = Auditor(pool, ledger=before)
+        self.audited = Auditor(pool, before.ledger_jobs.values(), before.ledger_attempts.values())
         self.audited.work_conserving = self.planner is not Raises
         self.do(Tick())
         for id, job in before.pool.jobs.items():

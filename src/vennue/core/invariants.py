@@ -8,7 +8,7 @@ the ledger) are kept by an `Auditor`, which watches a pool event by event. Prope
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from vennue.core.binding import Assignment
@@ -203,16 +203,16 @@ class Auditor:
     """Watches one pool and keeps the invariants that only a history can show.
 
     Use `handle` and `drain` instead of the pool's own. ``ledger_jobs`` and ``ledger_attempts`` are what a ledger would
-    hold after each call: the newest records of the ``Save…`` effects. After a crash, the auditor of the recovered
-    pool takes over the ledger of the one before.
+    hold after each call: the newest records of the ``Save…`` effects. The auditor of a recovered pool is given what
+    the pool was recovered from. It remembers every report and every attempt: it is for tests, not for months.
     """
 
-    def __init__(self, pool: Pool, ledger: "Auditor | None" = None) -> None:
+    def __init__(self, pool: Pool, jobs: Iterable[JobRecord] = (), attempts: Iterable[AttemptRecord] = ()) -> None:
         self.pool = pool
-        self.ledger_jobs: dict[JobId, JobRecord] = {} if ledger is None else dict(ledger.ledger_jobs)
-        self.ledger_attempts: dict[AttemptId, AttemptRecord] = {} if ledger is None else dict(ledger.ledger_attempts)
+        self.ledger_jobs: dict[JobId, JobRecord] = {record.id: record for record in jobs}
+        self.ledger_attempts: dict[AttemptId, AttemptRecord] = {record.id: record for record in attempts}
         self.work_conserving = True
-        """Whether the policy in force promises invariant 8; not so while one that raises keeps an old plan alive."""
+        """Whether the plan in force lists every request that a region may serve; else 8 is held for those it lists."""
         self._counted: dict[AssignmentId, DeviceId] = {}
         self._in_commits: set[AssignmentId] = set()
         self._closed: dict[AttemptId, AttemptState] = {}
@@ -245,6 +245,7 @@ class Auditor:
 
     def drain(self) -> list[Effect]:
         """The effects since the last call."""
+        self._absorb()
         effects, self._pending = self._pending, []
         return effects
 
@@ -287,10 +288,11 @@ class Auditor:
                 yield f"tenant {tenant.name} borrowed a device that attempt {request.attempt} could use"
 
     def _could_use(self, signature: Signature, declined: frozenset[JobId] | None) -> Iterator[Request]:
-        """The requests that need a device of the region, if the policy in force lists all of them, tiers aside."""
-        tiered = {offer.attempt for offer in self.pool.plan().offers(signature) if offer.tier is not None}
-        for request in self.pool.table.requests() if self.work_conserving else ():
-            open_to_it = request.attempt not in tiered and request.job not in (declined or ())
+        """The requests that need a device of the region, tiers aside: all, or else those that the plan lists for it."""
+        listed = {offer.attempt: offer.tier is not None for offer in self.pool.plan().offers(signature)}
+        for request in self.pool.table.requests():
+            is_tiered = listed.get(request.attempt, not self.work_conserving)
+            open_to_it = not is_tiered and request.job not in (declined or ())
             if open_to_it and request.needs > 0 and signature >> request.bit & 1:
                 yield request
 

@@ -11,6 +11,7 @@ from vennue.core.errors import (
     IllegalTransition,
     InvalidInput,
     InvalidModel,
+    InvariantViolated,
     JobEnded,
     NotFound,
     Overloaded,
@@ -403,3 +404,14 @@ async def test_changing_the_policy_keeps_all_jobs(rig):
     rig.coordinator.apply(Tick())
     assert (await rig.coordinator.pool_view()).policy == "srsf"
     assert rig.task("d1").job == job
+
+
+async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job()
+        await rig.open(job)
+        request = rig.coordinator.pool.attempts()[0].request
+        request.live["somebody-else's.1.1.1"] = object()
+        with pytest.raises(InvariantViolated, match="counted under attempt"):
+            rig.check_in("d1")
+        del request.live["somebody-else's.1.1.1"]
