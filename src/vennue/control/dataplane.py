@@ -178,7 +178,8 @@ class DataPlane:
         assert entry.aggregator is not None, "a report was counted without an aggregator"
         try:
             while entry.to_fold and self._open.get(entry.attempt) is entry:
-                await self._in_thread(entry.aggregator.fold, entry.to_fold.pop())
+                waiting, entry.to_fold = entry.to_fold, []
+                await self._in_thread(entry.aggregator.fold, *waiting)
         except (NotFound, StorageError):
             # The attempt was closed meanwhile; or the disk fails, which the commit will find and report.
             entry.to_fold.clear()

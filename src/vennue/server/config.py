@@ -51,6 +51,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     policy: str = "venn-sched"
     parameters: dict[str, Setting] = {}
     """The policy's parameters."""
+    attributes: dict[str, Any] = {}
+    """Device attributes beyond the usual ones, for requirements: their names and kinds, as in ``{"lidar": "bool"}``."""
     seed: int = 0
     """Of the lottery that ``random-order`` uses."""
     replan_interval_s: float = 0.0

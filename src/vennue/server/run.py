@@ -8,6 +8,7 @@ import asyncio
 import errno
 import logging
 import random
+import resource
 import secrets
 import signal
 import socket
@@ -25,6 +26,7 @@ from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
 from vennue.control.selector import Selector
 from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
+from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.policies import get_policy
 from vennue.server.app import App
 from vennue.server.config import Limits, ServerConfig
@@ -35,6 +37,8 @@ from vennue.updates.blobs import DirectoryBlobs
 log = logging.getLogger("vennue.server")
 
 BACKLOG: Final = 1024
+SPARE_FILES: Final = 256
+"""Open files for all else but connections."""
 POLL_S: Final = 0.02
 """How often a stop looks whether the last requests are answered."""
 
@@ -56,6 +60,7 @@ async def serve(
     """
     stop = asyncio.Event() if stop is None else stop
     planner = get_policy(config.policy, **config.parameters)
+    schema = DEFAULT_SCHEMA.extend(config.attributes)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(config.host, config.port))
         directory = stack.enter_context(DataDirectory(config.data_dir))
@@ -65,6 +70,7 @@ async def serve(
             DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads),
             planner,
             policy=config.policy,
+            schema=schema,
             seed=config.seed,
             replan_interval_s=config.replan_interval_s,
             accept_lease_s=config.accept_lease_s,
@@ -117,6 +123,7 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
             loop.add_signal_handler(number, on_signal, number)
         await serve(config, ready=ready, stop=stop)
 
+    _allow_connections(config.limits.connections)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
     return 0
@@ -136,8 +143,8 @@ class _Granian(Server):
             http=HTTPModes.http1,
             websockets=False,
             backlog=BACKLOG,
-            # Granian counts connections here, open long polls and idle ones included.
-            backpressure=limits.connections,
+            # Granian counts connections here, open long polls and idle ones included. Those above the limit wait.
+            backpressure=min(limits.connections, _connections_possible()),
             log_enabled=False,
         )
         self._listener = listener
@@ -220,6 +227,22 @@ def _cannot_listen(host: str, port: int, error: OSError) -> VennueError:
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _connections_possible() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft // 2, soft - SPARE_FILES)
+
+
+def _allow_connections(wanted: int) -> None:
+    """Raise this process's limit on open files as far as it may be, so that connections do not run into it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        target = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
+        if target < needed:
+            log.warning("only %d files may be open, so at most %d connections", target, target - SPARE_FILES)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -6,7 +6,7 @@ import pytest
 
 from vennue.control.pacing import Pacing
 from vennue.core.errors import InvalidInput
-from vennue.server.config import Limits, ServerConfig
+from vennue.server.config import Limits, ServerConfig, _leaves
 
 
 def test_an_empty_environment_gives_the_defaults():
@@ -76,3 +76,9 @@ def test_a_value_that_makes_no_sense_is_refused_by_name(environ, field):
 def test_an_unknown_flag_is_refused():
     with pytest.raises(InvalidInput, match="prot"):
         ServerConfig.from_environment({}, prot=1)
+
+
+def test_every_setting_is_documented():
+    documented = (Path(__file__).parents[3] / "docs" / "server.md").read_text(encoding="utf-8")
+    for path, _ in _leaves(ServerConfig):
+        assert f"`VENNUE_{'_'.join(path).upper()}`" in documented
