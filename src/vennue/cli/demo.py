@@ -53,7 +53,7 @@ def demo(
     if json:
         terminal.print_json(result)
     else:
-        terminal.output().print(report(result))
+        report(result, terminal.output())
     return ExitCode.OK if result.succeeded else ExitCode.FAILED
 
 

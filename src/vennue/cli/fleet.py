@@ -52,7 +52,10 @@ def fleet(
         raise InvalidInput(f"must be above 0 s, got {duration_s}", field="for", value=duration_s, limit=0)
     with operator(remote) as server:
         server.get("/healthz", protocol.Health)
-    run = FleetRun(phones, remote.server, PhoneData(devices, seed))
+    data = PhoneData(devices, seed)
+    with terminal.notes().status("dealing data to the phones"):
+        data.load()
+    run = FleetRun(phones, remote.server, data)
     try:
         run_until_interrupted(_run(run, terminal.notes(), duration_s))
     except KeyboardInterrupt:
@@ -111,9 +114,7 @@ def _table(summary: FleetSummary, run: FleetRun | None = None) -> Table:
     rows = [("phones", f"{summary.devices}"), ("time", duration(run.elapsed_s if run else summary.elapsed_s))]
     if run is not None:
         states = run.states()
-        rows += [
-            ("now", ", ".join(f"{states[state]} {name}" for state, name in _SAID.items())),
-        ]
+        rows.append(("now", ", ".join(f"{states[state]} {name}" for state, name in _SAID.items())))
     rows += [
         ("sessions", f"{summary.sessions}"),
         ("check-ins", f"{summary.check_ins}"),

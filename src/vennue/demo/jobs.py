@@ -18,7 +18,10 @@ from vennue.demo.tasks import Score, task
 from vennue.protocol import JobView
 from vennue.sdk.job import AsyncJob
 from vennue.sdk.models import Model
+from vennue.sdk.retry import Retry
 
+GONE_S = 20.0
+"""A server that cannot be reached for this long is gone for good: it runs on the same machine."""
 SHIPPED = Path(__file__).with_name("jobs.yaml")
 
 
@@ -89,7 +92,7 @@ async def drive(server: str, progress: JobProgress, *, seed: int, compute: Calla
     model: Model = learning.initial_model(seed)
     progress.scores.append(await compute(learning.evaluate, model))
     await asyncio.sleep(job.arrives_s)
-    async with AsyncJob(server, job.job) as handle:
+    async with AsyncJob(server, job.job, retry=Retry(total_s=GONE_S)) as handle:
         progress.id = handle.id
         try:
             async for turn in handle.rounds({"task": job.task, **job.config}):

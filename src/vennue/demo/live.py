@@ -116,12 +116,12 @@ def _regions(scene: Scene) -> Table:
     return table
 
 
-def report(result: DemoResult) -> RenderableType:
-    """Both runs in tables, and what they amount to in the last line."""
-    parts: list[RenderableType] = []
+def report(result: DemoResult, console: Console) -> None:
+    """Print both runs as tables, and what they amount to in the last line."""
     for run in result.runs:
-        parts += [_run_table(run), Text()]
-    return Group(*parts, _verdict(result))
+        console.print(_run_table(run))
+        console.print()
+    console.print(_verdict(result), soft_wrap=True)
 
 
 def _run_table(run: RunResult) -> Table:

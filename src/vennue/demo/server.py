@@ -67,7 +67,7 @@ async def _address(process: asyncio.subprocess.Process, log: Path) -> str:
     if not line:
         raise Unavailable(
             f"the demo's server does not start: {_ending(log)}", field="server",
-            fix=f"look at {log}, and whether `vennue serve` runs",
+            fix="see whether `vennue serve --port 0` runs",
         )  # fmt: skip
     return line.decode().strip()
 
