@@ -17,6 +17,7 @@ from vennue.core.binding import Assignment, Outcome
 from vennue.core.errors import InvalidInput, NotFound, TooLate, VennueError
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
+from vennue.core.profile import expected_response_s
 from vennue.protocol import CheckInAnswer, CheckInRequest, DeclineRequest, ReportReceipt, Task
 from vennue.updates.intake import Receipt
 
@@ -76,6 +77,7 @@ class Selector:
                 device,
                 profile,
                 draw=self._rng.random(),
+                response_s=expected_response_s(profile),
                 declined=frozenset(map(JobId, request.declined)) if request.declined else None,
             )
         )
@@ -94,17 +96,18 @@ class Selector:
     ) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
         """The device does not take the task: its next one, or when to come back."""
         device = self._device(id, token)
-        signature = self._live(id).signature
+        held = self._live(id)
         assignment = self._coordinator.apply(
             Decline(
                 id,
                 device,
                 request.reason[:200],
                 draw=self._rng.random(),
+                response_s=held.response_s,
                 declined=frozenset(map(JobId, request.declined)) if request.declined else None,
             )
         )
-        return (self._come_back(signature), None) if assignment is None else self._offer(assignment)
+        return (self._come_back(held.signature), None) if assignment is None else self._offer(assignment)
 
     def abort(self, id: AssignmentId, token: str, request: DeclineRequest) -> None:
         """The device gives up a task that it had taken; its slot is free again."""
@@ -138,11 +141,13 @@ class Selector:
                 self._live(id)
                 receipt = await data.receive(id, weight, metrics, body, sha256=sha256)
                 is_new = await self._count(device, receipt)
-            except VennueError:
+            except VennueError as error:
                 # Two uploads of one report may race; the one that comes second is answered like a repeat.
                 receipt = data.receipt(id)
                 if receipt is None:
                     counters.refused_reports += 1
+                    if isinstance(error, TooLate):
+                        counters.late_reports += self._coordinator.endings.credit(id)
                     raise
         if is_new:
             counters.reports += 1
@@ -176,8 +181,8 @@ class Selector:
         try:
             return self._coordinator.pool.table.live(id)
         except NotFound:
-            end = self._coordinator.end_of(id)
-            how = _ENDINGS.get(Outcome(end)) if end is not None else None
+            end = self._coordinator.endings.of(id)
+            how = None if end is None else _ENDINGS.get(end)
             raise TooLate(
                 f"assignment {id} is over: {how or 'its round has closed'}",
                 field="assignment",

@@ -35,7 +35,7 @@ class Assignment:
     one that covers an answer, not a training task.
     """
 
-    __slots__ = ("accepted", "bound_at", "device", "expires_at", "id", "request", "signature", "version")
+    __slots__ = ("accepted", "bound_at", "device", "expires_at", "id", "request", "response_s", "signature", "version")
 
     def __init__(
         self,
@@ -58,6 +58,8 @@ class Assignment:
         self.accepted = accepted
         self.version = version
         """The job's model version that the device was given (asynchronous jobs measure staleness against it)."""
+        self.response_s = 0.0
+        """The response time that was expected of the device, seconds, where the policy learns from it."""
 
     @property
     def attempt(self) -> AttemptId:

@@ -207,7 +207,10 @@ EMPTY_PLAN = Plan(())
 
 
 class Planner(Protocol):
-    """What the pool asks of a policy. `vennue.policies.Policy` is the base class to derive from."""
+    """What the pool asks of a policy. `vennue.policies.Policy` is the base class to derive from.
+
+    A planner with a true attribute ``learns`` is given ``capabilities`` and ``profiles`` in its views.
+    """
 
     def plan(self, view: PoolView) -> Plan:
         """The plan for this view. Must not change the view, and must depend on nothing else."""

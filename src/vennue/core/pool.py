@@ -50,9 +50,10 @@ from vennue.core.events import (
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_id, attempt_of, job_of
 from vennue.core.job import Job, JobSpec, JobState, Setting
 from vennue.core.plan import Plan, Planner, PoolView, Request
+from vennue.core.profile import Learned
 from vennue.core.records import attempt_record, job_of_record, job_record
 from vennue.core.region import RequirementRegistry
-from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
+from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema, Profile
 from vennue.core.round import Attempt, AttemptState
 from vennue.core.supply import Supply
 from vennue.core.tenant import OTHERS, Quota, Tenant
@@ -98,7 +99,10 @@ class Pool:
         self.now = 0.0
         self.plans = 0
         """Plans made so far."""
+        self.learned: Learned[Profile] = Learned()
+        """What reports and check-ins have taught, while the policy learns from them."""
         self._planner = planner
+        self._learns = _learns(planner)
         self._seed = seed
         self._replan_interval_s = replan_interval_s
         self._accept_lease_s = accept_lease_s
@@ -156,6 +160,7 @@ class Pool:
     def set_planner(self, planner: Planner) -> None:
         """Change the policy; jobs, rounds and assignments stay as they are."""
         self._planner = planner
+        self._learns = _learns(planner)
         self._replan_soon()
 
     def plan(self) -> Plan:
@@ -283,6 +288,8 @@ class Pool:
     def _check_in(self, event: CheckIn, now: float) -> Assignment | None:
         profile = event.profile
         self.supply.observe(profile, now)
+        if self._learns:
+            self.learned.capabilities.observe(profile, event.response_s)
         signature = self.registry.signature(profile)
         assignment = self._bind(event, event.device, signature, now)
         if assignment is not None and not signature >> assignment.request.bit & 1:
@@ -300,6 +307,7 @@ class Pool:
             request = assignment.request
             attempt = self._attempts[request.attempt]
             attempt.last_bound_at = now
+            assignment.response_s = event.response_s
             if request.needs <= 0:
                 attempt.filled = True
                 self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
@@ -337,6 +345,8 @@ class Pool:
                 f"the update is {staleness} model versions old", field="assignment", value=staleness, limit=limit
             )
         self.table.settle(assignment.id, Outcome.REPORTED)
+        if self._learns:
+            self.learned.observe_report(attempt.job, assignment.response_s, now - assignment.bound_at)
         if attempt.request.continuous and attempt.filled:
             attempt.filled = False
             self._replan_soon()
@@ -376,6 +386,8 @@ class Pool:
             return job
         attempt.move(AttemptState.COMMITTED, now, job.tell())
         job.collection_s += attempt.collection_s or 0.0
+        if self._learns:
+            self.learned.observe_round(job.id, attempt.scheduling_delay_s, attempt.collection_s or 0.0)
         self._close_attempt(job, attempt, now)
         if job.rounds_left == 0:
             self._end_job(job, JobState.COMPLETED, now, None)
@@ -535,6 +547,7 @@ class Pool:
         job.state = state
         job.reason = reason
         job.ended_at = now
+        self.learned.forget(job.id)
         self.registry.release(job.bit)
         self._timers.cancel((_JOB, job.id))
         self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
@@ -692,6 +705,13 @@ class Pool:
     def _replan_soon(self) -> None:
         self._stale_at = -math.inf
 
+    def _view(self, now: float, needy: list[Request], rates: dict[Signature, float]) -> PoolView:
+        if not self._learns:
+            return PoolView(now, needy, rates, self.supply.rates_version)
+        registry = self.registry
+        capabilities = self.learned.capabilities.by_capability(registry.signature, registry.version)
+        return PoolView(now, needy, rates, self.supply.rates_version, capabilities, self.learned.profiles)
+
     def _replan(self, now: float) -> None:
         if now - self._planned_at < self._replan_interval_s:
             return
@@ -699,7 +719,7 @@ class Pool:
         needy = [request for request in self.table.requests() if request.needs > 0]
         self._stale_at = math.inf
         try:
-            plan = self._planner.plan(PoolView(now, needy, rates))
+            plan = self._planner.plan(self._view(now, needy, rates))
             if plan.until > now:
                 self._stale_at = plan.until
         except Exception as error:  # noqa: BLE001 - a third party's policy may raise anything; no job may suffer
@@ -724,3 +744,7 @@ def lottery(seed: int, attempt: AttemptId) -> float:
 
 def _ids(names: tuple[str, ...]) -> tuple[AssignmentId, ...]:
     return tuple(AssignmentId(name) for name in names)
+
+
+def _learns(planner: Planner) -> bool:
+    return bool(getattr(planner, "learns", False))

@@ -15,7 +15,8 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from vennue.core.ids import Signature
+from vennue.core.ids import JobId, Signature
+from vennue.core.requirement import Profile
 
 MAX_REPORTS = 1024
 """Reports remembered per job: 8 kB, and a 95 % quantile of each of four tiers to within a few per cent."""
@@ -181,6 +182,46 @@ class CapabilitySample(Generic[K]):
             self._listed = tuple(sorted((expected_s, signature(key)) for expected_s, key in pairs))
             self._listed_at = at
         return self._listed
+
+
+class Learned(Generic[K]):
+    """All that a pool learns for matching and fairness: what its devices are capable of, and how its jobs' rounds go.
+
+    Jobs that have ended are forgotten, so the memory follows the jobs that run.
+    """
+
+    __slots__ = ("capabilities", "profiles")
+
+    def __init__(self) -> None:
+        self.capabilities: CapabilitySample[K] = CapabilitySample()
+        self.profiles: dict[JobId, ResponseProfile] = {}
+
+    def observe_report(self, job: JobId, expected_s: float, took_s: float) -> None:
+        """A device whose expected response time was ``expected_s`` has reported ``took_s`` after it was bound."""
+        self._profile(job).observe_report(expected_s, took_s)
+
+    def observe_round(self, job: JobId, scheduling_delay_s: float, collection_s: float) -> None:
+        """A round of the job has committed."""
+        self._profile(job).observe_round(scheduling_delay_s, collection_s)
+
+    def forget(self, job: JobId) -> None:
+        """The job has ended."""
+        self.profiles.pop(job, None)
+
+    def _profile(self, job: JobId) -> ResponseProfile:
+        profile = self.profiles.get(job)
+        if profile is None:
+            profile = self.profiles[job] = ResponseProfile()
+        return profile
+
+
+def expected_response_s(profile: Profile) -> float:
+    """How long a device is expected to take for a task, from what it tells about itself; 0 when it tells nothing.
+
+    Matching compares devices, so the scale does not matter: this is the time of ten inferences (``latency_ms``).
+    """
+    latency_ms = profile.attributes.get("latency_ms", 0.0)
+    return latency_ms / 100.0 if isinstance(latency_ms, int | float) else 0.0
 
 
 def _is_milestone(seen: int, interval: int) -> bool:

@@ -46,6 +46,9 @@ class Policy(ABC):
     choice: ClassVar[Choice] = "first"
     """How a check-in picks among the requests that its region's order lists."""
 
+    learns = False
+    """Whether the policy uses the view's ``capabilities`` and ``profiles``, so that the pool gathers them."""
+
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if not getattr(cls, "name", ""):

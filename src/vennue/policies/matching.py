@@ -125,6 +125,7 @@ class FifoMatch(Policy):
     def __init__(self, **parameters: object) -> None:
         super().__init__(**parameters)
         self._matcher = Matcher(self.parameters.tiers)
+        self.learns = self.parameters.tiers > 1
 
     def plan(self, view: PoolView) -> Plan:
         regions = Regions(view.rates)

@@ -64,6 +64,7 @@ class Venn(Policy):
         super().__init__(**parameters)
         self._irs = Irs(remaining_demand(self.parameters.demand_scope))
         self._matcher = Matcher(self.parameters.tiers)
+        self.learns = self.parameters.tiers > 1 or self.parameters.epsilon > 0
 
     def plan(self, view: PoolView) -> Plan:
         parameters = self.parameters
