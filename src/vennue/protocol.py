@@ -11,6 +11,7 @@ import msgspec
 
 from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId
 from vennue.core.job import JobSpec
+from vennue.core.tenant import Quota
 
 AttributeValue = bool | int | float | str | list[str]
 
@@ -122,6 +123,8 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The jobs ahead, first to be served first; or those that must end before this one begins."""
     eta_s: float | None = None
     """Estimated seconds until the round has its devices."""
+    since: float | None = None
+    """Since when no eligible device has checked in, or the round has been waiting in vain."""
 
 
 class RoundView(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +170,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """Summed over committed rounds."""
     devices_bound: int
     reason: Reason
+    late_reports: int = 0
+    """Reports that came when their lease or their round was over, since the server started: work that was wasted."""
     open_round: RoundView | None = None
 
 
@@ -209,6 +214,19 @@ class RequirementView(msgspec.Struct, frozen=True, kw_only=True):
     """Devices that its open requests still need."""
 
 
+class TenantView(msgspec.Struct, frozen=True, kw_only=True):
+    """A tenant with a quota, and what it uses."""
+
+    name: str
+    devices: int
+    """At work now."""
+    devices_in_a_day: int
+    """Bound in the last 24 h, those that declined apart."""
+    needs: int
+    """Devices that its open requests still need."""
+    quota: Quota
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /v1/pool``."""
 
@@ -223,6 +241,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """Number of jobs by state."""
     requirements: list[RequirementView]
     regions: list[RegionView]
+    tenants: list[TenantView] = []
 
 
 class OfferView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -76,6 +76,12 @@ async def ledger(make_ledger) -> AsyncIterator[Ledger]:
     await opened.close()
 
 
+async def test_a_note_is_there_under_its_name_and_the_last_one_counts(ledger, make_ledger):
+    await ledger.save(Batch(notes={"usage": "{}", "policy": "fifo"}))
+    await ledger.save(Batch(notes={"policy": "srsf"}))
+    assert (await ledger.load()).notes == {"usage": "{}", "policy": "srsf"}
+
+
 async def test_a_new_ledger_is_empty(ledger):
     recovered = await ledger.load()
     assert (recovered.jobs, recovered.open_attempts, recovered.keys, recovered.latest) == ([], [], [], 0.0)

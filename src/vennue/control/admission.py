@@ -1,18 +1,56 @@
 """Admission: refusing, with the numbers, what this pool can never run.
 
 A job that cannot run would hold its place and tell nobody. It is refused only on evidence: the pool must have been
-observed for a whole window, and even all the eligible check-ins of a round's deadline must be too few. A device counts
-once per check-in here, so the bound is generous: what is refused could not have run.
+observed for a whole window, and even all the eligible check-ins of a round's time must be too few. A device counts once
+per check-in here, so the bound is generous: what is refused could not have run. Devices may yet come, though, so a job
+that would rather wait is let in; `Explainer` flags it for as long as the same numbers say that it cannot run.
 """
 
 import math
 
+import msgspec
+
 from vennue.core.errors import Infeasible, InvalidInput
-from vennue.core.job import JobSpec, share
+from vennue.core.job import JobSpec
 from vennue.core.pool import Pool
+from vennue.core.requirement import Requirement
+
+_FIX = 'or submit it with if_infeasible: "wait"'
 
 
-def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> None:
+class Outlook(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job asks for, beside what there is."""
+
+    least: int
+    """Reports that a round needs."""
+    limit_s: float
+    """How long it has for them."""
+    supply_per_s: float
+    """Eligible check-ins per second over the last day."""
+    available: int
+    """Eligible check-ins in that time."""
+    queued: int
+    """Devices that open rounds still need from the regions that the job may use, too."""
+
+
+def outlook(pool: Pool, spec: JobSpec, requirement: Requirement, now: float) -> Outlook:
+    """The job's outlook in the pool as it is."""
+    limit_s = spec.round_limit_s if spec.deadline_s is None else spec.deadline_s
+    rate_per_s = pool.supply.rate(requirement, now)
+    shared = 0
+    for profile in pool.supply.profiles(now):
+        if requirement.matches(profile):
+            shared |= pool.registry.signature(profile)
+    return Outlook(
+        least=spec.goal,
+        limit_s=limit_s,
+        supply_per_s=rate_per_s,
+        available=math.floor(rate_per_s * limit_s),
+        queued=sum(max(0, request.needs) for request in pool.table.requests() if shared >> request.bit & 1),
+    )
+
+
+def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> Outlook:
     """Let a job in.
 
     Args:
@@ -22,7 +60,7 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> None:
         window_s: for how long check-ins must have been counted; at most the supply's own window.
 
     Raises:
-        Infeasible: even the whole eligible supply would not do.
+        Infeasible: even the whole eligible supply, or the tenant's quota, would not do.
         InvalidInput: the spec makes no sense in itself.
     """
     requirement, _ = spec.check(pool.schema)
@@ -34,17 +72,33 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> None:
             limit="sync",
             fix='leave "mode" out',
         )
-    if spec.deadline_s is None or pool.supply.observed_s(now) < window_s:
+    seen = outlook(pool, spec, requirement, now)
+    if spec.if_infeasible == "refuse":
+        _check_quota(pool, spec)
+        if seen.least > seen.available and pool.supply.observed_s(now) >= window_s:
+            raise Infeasible(
+                f"a round needs at least {seen.least} devices within {seen.limit_s:g} s, but only "
+                f"{seen.supply_per_s:.3g} eligible ones check in per second: {seen.available} in that time, "
+                f"and other jobs wait for {seen.queued}",
+                field="demand",
+                value=spec.demand,
+                limit=math.floor(seen.available * spec.demand / seen.least),
+                fix=f"ask for fewer devices, allow more time, ask less of each device, {_FIX}",
+            )
+    return seen
+
+
+def _check_quota(pool: Pool, spec: JobSpec) -> None:
+    tenant = pool.tenant(spec.tenant)
+    if tenant is None or tenant.quota.borrow:
         return
-    least = share(spec.min_fraction, spec.demand)
-    rate_per_s = pool.supply.rate(requirement, now)
-    available = math.floor(rate_per_s * spec.deadline_s)
-    if least > available:
-        raise Infeasible(
-            f"a round needs at least {least} devices within {spec.deadline_s:g} s, "
-            f"but only {rate_per_s:.3g} eligible ones check in per second: {available} in that time",
-            field="demand",
-            value=spec.demand,
-            limit=math.floor(available / spec.min_fraction),
-            fix="ask for fewer devices, allow more time, or ask less of each device",
-        )
+    for limit, kind in ((tenant.quota.devices, "at once"), (tenant.quota.devices_per_day, "a day")):
+        if limit is not None and spec.goal > limit:
+            raise Infeasible(
+                f"a round needs at least {spec.goal} devices, but tenant {tenant.name} may use {limit} {kind}, "
+                f"and has {tenant.in_flight} at work",
+                field="demand",
+                value=spec.demand,
+                limit=limit,
+                fix=f"ask for fewer devices, have the quota raised, {_FIX}: it is then served as the quota allows",
+            )

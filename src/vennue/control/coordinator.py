@@ -16,8 +16,7 @@ import logging
 import math
 import re
 import secrets
-from collections import OrderedDict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -26,8 +25,10 @@ from vennue.control.admission import admit
 from vennue.control.clock import Clock, pool_clock
 from vennue.control.counters import Counters
 from vennue.control.dataplane import DataPlane
-from vennue.control.explain import Explainer
+from vennue.control.endings import Endings
+from vennue.control.explain import STALL_GRACE_S, Explainer
 from vennue.control.journal import Journal
+from vennue.control.notes import note_usage, recall_usage
 from vennue.control.views import (
     closed_round_view,
     committed_round_view,
@@ -58,12 +59,13 @@ from vennue.core.events import (
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, job_of
+from vennue.core.ids import AttemptId, Digest, JobId, job_of
 from vennue.core.invariants import Auditor
 from vennue.core.job import Job, JobSpec, Setting
 from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
+from vennue.core.tenant import Quota
 from vennue.protocol import JobView, PlanView, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
 
@@ -75,6 +77,9 @@ MAX_CONFIG_BYTES: Final = 16 * 1024
 """Settings travel with every task, so a page of them is the limit."""
 REMEMBERED_ENDS: Final = 65_536
 """Ended assignments whose reason is kept for the device's next contact."""
+
+NOTE_USAGE_S: Final = 60.0
+"""What tenants have used of their day is saved along with other things, at most so often."""
 
 
 class Coordinator:
@@ -89,6 +94,8 @@ class Coordinator:
         replan_interval_s: least time between two plans.
         accept_lease_s: how long a device may take to answer to a private requirement.
         admission_window_s: jobs above all supply are refused once the pool was observed for this long.
+        stall_grace_s: a job for which no device has checked in for this long counts as stalled.
+        quotas: of tenants, by name; ``"*"`` for those not named.
         max_waiters: long polls at once.
         clock: pool time; by default the wall's at the start plus monotonic time since.
         new_suffix: what tells jobs of one name apart; at random by default.
@@ -107,6 +114,8 @@ class Coordinator:
         replan_interval_s: float = 0.0,
         accept_lease_s: float = ACCEPT_LEASE_S,
         admission_window_s: float = 86_400.0,
+        stall_grace_s: float = STALL_GRACE_S,
+        quotas: Mapping[str, Quota] | None = None,
         max_waiters: int = 10_000,
         clock: Clock | None = None,
         new_suffix: Callable[[], str] | None = None,
@@ -121,16 +130,23 @@ class Coordinator:
         self._ledger = ledger
         self._planner = planner
         self._make_pool = functools.partial(
-            Pool, schema=schema, seed=seed, replan_interval_s=replan_interval_s, accept_lease_s=accept_lease_s
+            Pool,
+            schema=schema,
+            seed=seed,
+            replan_interval_s=replan_interval_s,
+            accept_lease_s=accept_lease_s,
+            quotas=quotas,
         )
         self._admission_window_s = admission_window_s
+        self._stall_grace_s = stall_grace_s
         self._validate = validate
         self._auditor: Auditor | None = None
         self._clock = clock
         self._new_suffix = new_suffix or functools.partial(secrets.token_hex, 3)
         self._started_at = 0.0
+        self._note_usage_at = -math.inf
         self._keys: dict[str, KeyRecord] = {}
-        self._ends: OrderedDict[AssignmentId, str] = OrderedDict()
+        self.endings = Endings(REMEMBERED_ENDS)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
@@ -159,6 +175,8 @@ class Coordinator:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=drain_s)
         try:
+            if self.pool.tenants and self._failure is None:
+                note_usage(self.pool, self._journal.batch.notes)
             await self.settled()
         except StorageError:
             log.exception("at the stop, the last changes could not be saved")
@@ -198,6 +216,7 @@ class Coordinator:
             self._clock = pool_clock(recovered.latest)
         pool = self._make_pool(self._planner, supply=self.pool.supply)
         pool.restore(recovered.jobs, recovered.open_attempts, self.now())
+        recall_usage(pool, recovered.notes)
         self._auditor = self._audit(pool, recovered) if self._validate else None
         effects = (self._auditor or pool).drain()
         batch = Batch()
@@ -253,6 +272,9 @@ class Coordinator:
             effects = driven.drain()
             if effects:
                 self._journal.add(effects)
+                if self.pool.tenants and not self._journal.clean and self.pool.now >= self._note_usage_at:
+                    self._note_usage_at = self.pool.now + NOTE_USAGE_S
+                    note_usage(self.pool, self._journal.batch.notes)
             self._arm()
 
     async def settled(self) -> None:
@@ -269,10 +291,6 @@ class Coordinator:
     def unsaved(self, attempt: AttemptId) -> asyncio.Future[None] | None:
         """Done when the attempt's record is durable; None when it is already."""
         return self._journal.settled() if self._journal.holds(attempt) else None
-
-    def end_of(self, assignment: AssignmentId) -> str | None:
-        """How an assignment ended that ended lately, other than by its report."""
-        return self._ends.get(assignment)
 
     def _check_working(self) -> None:
         if self._failure is not None:
@@ -310,9 +328,7 @@ class Coordinator:
             case JobEnded(job=job):
                 self.waiters.wake(job)
             case AssignmentEnded(assignment=assignment, outcome=outcome):
-                self._ends[assignment] = outcome
-                if len(self._ends) > REMEMBERED_ENDS:
-                    self._ends.popitem(last=False)
+                self.endings.note(assignment, outcome)
             case PolicyFailed(reason=reason):
                 self.counters.policy_failures += 1
                 log.error("the policy failed, the last plan stays in force: %s", reason)
@@ -392,8 +408,9 @@ class Coordinator:
                     fix="use a new key for a new job",
                 )
             return await self.job(earlier.job), False
-        admit(self.pool, spec, self.now(), window_s=self._admission_window_s)
+        seen = admit(self.pool, spec, self.now(), window_s=self._admission_window_s)
         job: Job = self.apply(SubmitJob(self._new_id(spec.name), spec))
+        log.info("job %s is let in: %s", job.id, seen)
         if key is not None:
             self._keys[key] = KeyRecord(key=key, fingerprint=fingerprint, job=job.id)
             self._journal.batch.keys.append(self._keys[key])
@@ -436,14 +453,15 @@ class Coordinator:
         self._hear_of(id)
         await self.settled()
         now = self.now()
-        return job_view(self._known(id), Explainer(self.pool, now), now)
+        return job_view(self._known(id), self.explainer(), now, late_reports=self.endings.late[id])
 
     async def jobs(self) -> list[JobView]:
         """All jobs, oldest first."""
         await self.settled()
         now = self.now()
-        explainer = Explainer(self.pool, now)
-        return [job_view(job, explainer, now) for job in self.pool.jobs.values()]
+        explainer = self.explainer()
+        late = self.endings.late
+        return [job_view(job, explainer, now, late_reports=late[job.id]) for job in self.pool.jobs.values()]
 
     async def round(self, id: JobId, round_number: int, wait_s: float = 0.0) -> RoundView:
         """A round's latest attempt. While the round is open, wait for it up to ``wait_s`` seconds.
@@ -487,7 +505,7 @@ class Coordinator:
         now = self.now()
         return pool_view(
             self.pool,
-            Explainer(self.pool, now),
+            self.explainer(),
             policy=self.policy,
             now=now,
             started_at=self._started_at,
@@ -497,13 +515,17 @@ class Coordinator:
     async def plan_view(self) -> PlanView:
         """The plan in force."""
         await self.settled()
-        return plan_view(self.pool, Explainer(self.pool, self.now()), policy=self.policy)
+        return plan_view(self.pool, self.explainer(), policy=self.policy)
 
     def set_policy(self, policy: str, planner: Planner) -> None:
         """Change the policy, until the next start; no job is lost."""
         self.policy = policy
         self._planner = planner
         self.pool.set_planner(planner)
+
+    def explainer(self) -> Explainer:
+        """Explains jobs as they are now."""
+        return Explainer(self.pool, self.now(), window_s=self._admission_window_s, stall_grace_s=self._stall_grace_s)
 
     def _hear_of(self, id: JobId) -> None:
         if not self._known(id).state.terminal:

@@ -12,6 +12,8 @@ class Counters(msgspec.Struct):
     reports: int = 0
     duplicates: int = 0
     refused_reports: int = 0
+    late_reports: int = 0
+    """Of the refused ones: those of devices that worked, and came too late."""
     report_bytes: int = 0
     commits: int = 0
     failed_commits: int = 0

@@ -4,16 +4,20 @@ Every job has a reason at any time (the design's invariant 13). The numbers come
 the plan in force, so the answer is what the scheduler itself believes, not a guess beside it.
 """
 
+import math
 from dataclasses import dataclass
 
 from vennue.core.ids import AttemptId, JobId, Signature
-from vennue.core.job import Job, JobState
+from vennue.core.job import DAY_S, Job, JobState
 from vennue.core.pool import Pool
 from vennue.core.round import Attempt, AttemptState
+from vennue.core.tenant import Tenant
 from vennue.protocol import Reason
 
 MAX_BLOCKING = 10
 """Jobs named as being ahead."""
+STALL_GRACE_S = 1800.0
+"""Supply is counted in quarters of an hour, so a shorter grace would mostly flag how they fall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +36,18 @@ class Explainer:
     Args:
         pool: whose jobs.
         now: pool time, seconds.
+        window_s: for how long check-ins must have been counted before their number proves anything.
+        stall_grace_s: for how long no eligible device may have checked in before a job counts as stalled.
     """
 
-    def __init__(self, pool: Pool, now: float) -> None:
+    def __init__(
+        self, pool: Pool, now: float, *, window_s: float = DAY_S, stall_grace_s: float = STALL_GRACE_S
+    ) -> None:
         self._pool = pool
         self._now = now
+        self._window_s = window_s
+        self._stall_grace_s = stall_grace_s
+        self._silences_s: dict[Signature, float] | None = None
         self.rates = pool.supply.region_rates(pool.registry, now)
         self._orders: dict[Signature, tuple[list[JobId], dict[AttemptId, _Place]]] = {}
 
@@ -65,6 +76,61 @@ class Explainer:
             return self._collecting(attempt)
         return self._short(job, attempt)
 
+    def flag(self, job: Job) -> Reason | None:
+        """Why the job's open round cannot get its devices as things are; None while it can, or needs none."""
+        attempt = job.attempt
+        if attempt is None or attempt.state is not AttemptState.OPEN or attempt.request.needs <= 0:
+            return None
+        rate_per_s = self.rate_per_s(job.bit)
+        bound = f"{attempt.request.bound} of {attempt.request.wanted} devices"
+        silence_s = self._silence_s(job.bit)
+        since = max(attempt.request.waiting_since, self._now - silence_s)
+        code = None
+        if rate_per_s <= 0:
+            seen = any(self.rates.values())
+            code = "no-eligible-device" if seen else "no-supply-yet"
+            text = (
+                f"none of the devices that checked in over the last day meets {job.requirement.text!r}"
+                if seen
+                else "no device has checked in yet"
+            )
+        elif silence_s >= self._stall_grace_s:
+            code = "stalled"
+            text = (
+                f"no eligible device has checked in for {silence_s:.0f} s, "
+                f"though {rate_per_s:.3g} per second did over the last day"
+            )
+        else:
+            text = self._shortfall(job, rate_per_s)
+            code = "infeasible" if text else None
+            since = attempt.request.waiting_since
+        if code is None:
+            return None
+        return Reason(
+            code=code, text=f"{bound}: {text}", needs=attempt.request.needs, supply_per_s=rate_per_s, demand_ahead=0,
+            since=since,
+        )  # fmt: skip
+
+    def _shortfall(self, job: Job, rate_per_s: float) -> str:
+        """Why the round needs more devices than check in within its time, as `admission.admit` would say it."""
+        spec = job.spec
+        limit_s = spec.round_limit_s if spec.deadline_s is None else spec.deadline_s
+        available = math.floor(rate_per_s * limit_s)
+        if spec.mode == "async" or spec.goal <= available or self._pool.supply.observed_s(self._now) < self._window_s:
+            return ""
+        return (
+            f"a round needs at least {spec.goal} within {limit_s:g} s, but only {rate_per_s:.3g} eligible ones "
+            f"check in per second: {available} in that time"
+        )
+
+    def _silence_s(self, bit: int) -> float:
+        """For how long no eligible device has checked in; the time of observation when none has."""
+        if self._silences_s is None:
+            self._silences_s = self._pool.supply.region_silences_s(self._pool.registry, self._now)
+        observed_s = self._pool.supply.observed_s(self._now)
+        seen = (silence_s for signature, silence_s in self._silences_s.items() if signature >> bit & 1)
+        return min(seen, default=observed_s)
+
     def _ended(self, job: Job) -> Reason:
         rounds = "1 round" if job.committed == 1 else f"{job.committed} rounds"
         why = f": {job.reason}" if job.reason else ""
@@ -92,20 +158,15 @@ class Explainer:
         )
 
     def _short(self, job: Job, attempt: Attempt) -> Reason:
+        flagged = self.flag(job)
+        if flagged is not None:
+            return flagged
         needs = attempt.request.needs
         bound = f"{attempt.request.bound} of {attempt.request.wanted} devices"
         rate = self.rate_per_s(job.bit)
-        if rate <= 0:
-            seen = any(self.rates.values())
-            return Reason(
-                code="no-eligible-device" if seen else "no-supply-yet",
-                text=f"{bound}: none of the devices that checked in over the last day meets {job.requirement.text!r}"
-                if seen
-                else f"{bound}: no device has checked in yet",
-                needs=needs,
-                supply_per_s=0.0,
-                demand_ahead=0,
-            )
+        tenant = attempt.request.tenant
+        if tenant is not None and tenant.exhausted(self._now):
+            return self._beyond_quota(attempt, tenant, rate)
         first_rate, ahead, blocking = self._queue(job, attempt)
         if ahead is None:
             eta_s = needs / first_rate
@@ -126,6 +187,29 @@ class Explainer:
             demand_ahead=ahead,
             blocking=blocking,
             eta_s=eta_s,
+        )
+
+    def _beyond_quota(self, attempt: Attempt, tenant: Tenant, rate_per_s: float) -> Reason:
+        used, quota = tenant.in_flight, tenant.quota
+        others = [
+            request
+            for request in self._pool.table.requests()
+            if request.needs > 0 and (request.tenant is None or not request.tenant.exhausted(self._now))
+        ]
+        parts = []
+        if quota.devices is not None:
+            parts.append(f"{used} of {quota.devices} devices at work")
+        if quota.devices_per_day is not None:
+            parts.append(f"{tenant.bound_in_a_day(self._now)} of {quota.devices_per_day} bound in a day")
+        borrows = "it gets what no tenant within its quota can use" if quota.borrow else "and may not borrow"
+        return Reason(
+            code="over-quota",
+            text=f"{attempt.request.bound} of {attempt.request.wanted} devices; "
+            f"tenant {tenant.name} has {', '.join(parts)}; {borrows}",
+            needs=attempt.request.needs,
+            supply_per_s=rate_per_s,
+            demand_ahead=sum(request.needs for request in others),
+            blocking=list(dict.fromkeys(request.job for request in others))[:MAX_BLOCKING],
         )
 
     def _queue(self, job: Job, attempt: Attempt) -> tuple[float, int | None, list[JobId]]:

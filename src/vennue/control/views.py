@@ -22,6 +22,7 @@ from vennue.protocol import (
     RegionView,
     RequirementView,
     RoundView,
+    TenantView,
 )
 from vennue.state.ledger import CommitRecord
 
@@ -30,7 +31,7 @@ RECENT_S = 900.0
 ANY_DEVICE = Requirement.parse("true")
 
 
-def job_view(job: Job, explainer: Explainer, now: float) -> JobView:
+def job_view(job: Job, explainer: Explainer, now: float, *, late_reports: int = 0) -> JobView:
     """A job, with its open round and the reason for its state."""
     attempt = job.attempt
     return JobView(
@@ -45,6 +46,7 @@ def job_view(job: Job, explainer: Explainer, now: float) -> JobView:
         scheduling_delay_s=job.scheduling_delay_s,
         collection_s=job.collection_s,
         devices_bound=job.attained + (0 if attempt is None else attempt.request.bound),
+        late_reports=late_reports,
         reason=explainer.reason(job),
         open_round=None if attempt is None else open_round_view(job, attempt, now),
     )
@@ -132,12 +134,28 @@ def pool_view(
             RegionView(signature=f"{signature:x}", requirements=_requirements(pool, signature), supply_per_s=rate)
             for signature, rate in explainer.rates.items()
         ],
+        tenants=[
+            TenantView(
+                name=tenant.name,
+                devices=tenant.in_flight,
+                devices_in_a_day=tenant.bound_in_a_day(now),
+                needs=sum(max(0, request.needs) for request in requests if request.tenant is tenant),
+                quota=tenant.quota,
+            )
+            for tenant in pool.tenants.values()
+        ],
     )
 
 
 def job_counts(pool: Pool) -> dict[str, int]:
     """How many jobs there are in each state."""
     return dict(Counter(job.state.value for job in pool.jobs.values()))
+
+
+def flagged_jobs(pool: Pool, explainer: Explainer) -> dict[str, int]:
+    """How many active jobs cannot get their devices as things are, by the reason's code."""
+    flags = (explainer.flag(job) for job in pool.jobs.values())
+    return dict(Counter(flag.code for flag in flags if flag is not None))
 
 
 def plan_view(pool: Pool, explainer: Explainer, *, policy: str) -> PlanView:

@@ -80,6 +80,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Priority among jobs: 2 counts twice as much as 1."""
     tenant: str = "default"
     """Whose job it is, for quotas."""
+    if_infeasible: Literal["refuse", "wait"] = "refuse"
+    """What becomes of the job when the pool, as observed, can never run it: refused, or waiting until it can."""
     after: tuple[JobId | After, ...] = ()
     """Jobs that must end before this one begins. A plain id stands for one that must end well."""
     time_limit_s: float | None = None

@@ -133,6 +133,22 @@ class Supply:
         self._known = registry, registry.version, self._since + (now - self._since) * _FRESH, rates
         return rates
 
+    def region_silences_s(self, registry: RequirementRegistry, now: float) -> dict[Signature, float]:
+        """For how long, at least, no device of each region that was seen in the window has checked in.
+
+        As fine as the buckets: 0 for a region seen in the open one. Costs what `region_rates` does anew.
+        """
+        self._totals(now, 1)
+        by_age = self._history[(self._open - np.arange(self._buckets)) % self._buckets, : len(self._rows)] > 0
+        ages = np.where(by_age.any(axis=0), by_age.argmax(axis=0), -1).tolist()
+        silences_s: dict[Signature, float] = {}
+        for profile, age in zip(self._rows, ages, strict=True):
+            if age >= 0:
+                silence_s = now - self._begin + (age - 1) * self.bucket_s if age else 0.0
+                signature = registry.signature(profile)
+                silences_s[signature] = min(silence_s, silences_s.get(signature, math.inf))
+        return silences_s
+
     def profiles(self, now: float) -> dict[Profile, float]:
         """Check-ins of each profile in the window: the estimate that all rates are sums of."""
         return {

@@ -83,6 +83,11 @@ class Tenant:
             self._slots.append([slot, devices])
             self._bound += devices
 
+    def usage(self, now: float) -> list[tuple[float, int]]:
+        """The devices of the last 24 h as plain data: when, and how many. `count` takes each back, in this order."""
+        self.bound_in_a_day(now)
+        return [(slot * SLOT_S, devices) for slot, devices in self._slots]
+
     def exhausted(self, now: float) -> bool:
         """Whether one more device would be beyond the quota."""
         quota = self.quota

@@ -57,6 +57,7 @@ class SpecFields(TypedDict, total=False):
     max_attempts: int | None
     weight: float
     tenant: str
+    if_infeasible: Literal["refuse", "wait"]
     after: tuple[JobId | After, ...]
     time_limit_s: float | None
     silence_limit_s: float

@@ -11,9 +11,11 @@ from typing import Any, Self
 
 import msgspec
 
+from vennue.control.explain import STALL_GRACE_S
 from vennue.control.pacing import Pacing
 from vennue.core.errors import InvalidInput
 from vennue.core.job import Setting
+from vennue.core.tenant import Quota
 
 GIB = 2**30
 
@@ -63,6 +65,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """When devices that found no task come back."""
     admission_window_s: float = 86_400.0
     """Jobs above all observed supply are refused once the pool has been observed for this long."""
+    stall_grace_s: float = STALL_GRACE_S
+    """A job for which no eligible device has checked in for this long counts as stalled."""
+    quotas: dict[str, Quota] = {}
+    """Of tenants, by name, as in ``{"vision": {"devices": 500}}``; ``"*"`` stands for every tenant not named."""
     limits: Limits = Limits()
     drain_s: float = 10.0
     """At a stop, how long requests and commits in flight may take."""
@@ -76,7 +82,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise _bad("port", self.port, "must be 0 to 65535", "0 takes a free port")
         if not self.host:
             raise _bad("host", self.host, "must be an address", "127.0.0.1 for this machine only, 0.0.0.0 for all")
-        for field in ("accept_lease_s", "admission_window_s", "drain_s", "replan_interval_s"):
+        for field in ("accept_lease_s", "admission_window_s", "drain_s", "replan_interval_s", "stall_grace_s"):
             value = getattr(self, field)
             if not 0 <= value < float("inf"):
                 raise _bad(field, value, "must be 0 or more seconds", "give a duration")

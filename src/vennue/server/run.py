@@ -75,6 +75,8 @@ async def serve(
             replan_interval_s=config.replan_interval_s,
             accept_lease_s=config.accept_lease_s,
             admission_window_s=config.admission_window_s,
+            stall_grace_s=config.stall_grace_s,
+            quotas=config.quotas,
             max_waiters=config.limits.waiters,
             validate=config.validate,
         )

@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from vennue.control.coordinator import Coordinator
-from vennue.control.views import job_counts
+from vennue.control.views import flagged_jobs, job_counts
 
 _COUNTERS = {
     "check_ins": "Check-ins received",
@@ -15,6 +15,7 @@ _COUNTERS = {
     "reports": "Reports counted",
     "duplicates": "Repeated reports that were answered again",
     "refused_reports": "Reports refused: too late, or not fit for their round",
+    "late_reports": "Reports refused for being too late, each credited once",
     "report_bytes": "Bytes of the reports counted",
     "commits": "Rounds committed",
     "failed_commits": "Aggregates that could not be made",
@@ -55,6 +56,16 @@ class Telemetry(Collector):
         for state, count in job_counts(pool).items():
             jobs.add_metric([state], count)
         yield jobs
+        flags = GaugeMetricFamily("vennue_flagged_jobs", "Jobs whose round cannot get its devices", labels=["reason"])
+        for code, count in flagged_jobs(pool, coordinator.explainer()).items():
+            flags.add_metric([code], count)
+        yield flags
+        tenants = GaugeMetricFamily(
+            "vennue_tenant_devices", "Devices at work, by tenant with a quota", labels=["tenant"]
+        )
+        for tenant in pool.tenants.values():
+            tenants.add_metric([tenant.name], tenant.in_flight)
+        yield tenants
         gauges = {
             "open_attempts": ("Attempts that are not closed", len(pool.attempts())),
             "live_assignments": ("Devices at work", len(pool.table.assignments())),

@@ -29,6 +29,9 @@ BUSY_TIMEOUT_S = 5.0
 
 SECRET_BYTES = 32
 
+_NOTE: Final = "note:"
+"""What the keys of notes begin with in the table that has the secret, too."""
+
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
@@ -61,6 +64,8 @@ class Batch(msgspec.Struct, kw_only=True):
     attempts: dict[AttemptId, AttemptRecord] = {}
     commits: list[CommitRecord] = []
     keys: list[KeyRecord] = []
+    notes: dict[str, str] = {}
+    """Whatever else a server must know again after a restart: a text for each name."""
 
     def add(self, effect: Effect) -> bool:
         """Take a durable effect's record; False for any other effect."""
@@ -73,7 +78,7 @@ class Batch(msgspec.Struct, kw_only=True):
         return True
 
     def __bool__(self) -> bool:
-        return bool(self.jobs or self.attempts or self.commits or self.keys)
+        return bool(self.jobs or self.attempts or self.commits or self.keys or self.notes)
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +88,7 @@ class Recovered(msgspec.Struct, frozen=True, kw_only=True):
     """In the order of their arrival."""
     open_attempts: list[AttemptRecord]
     keys: list[KeyRecord]
+    notes: dict[str, str]
     latest: float
     """The latest pool time on record, seconds; 0 in an empty ledger."""
 
@@ -164,6 +170,14 @@ class SqlLedger:
             await self._upsert(connection, schema.attempts, batch.attempts.values())
             await self._upsert(connection, schema.commits, batch.commits)
             await self._upsert(connection, schema.idempotency, batch.keys)
+            if batch.notes:
+                statement = self._insert(schema.meta)
+                await connection.execute(
+                    statement.on_conflict_do_update(
+                        index_elements=["key"], set_={"value": statement.excluded["value"]}
+                    ),
+                    [{"key": _NOTE + name, "value": text} for name, text in batch.notes.items()],
+                )
 
     async def load(self) -> Recovered:
         jobs, attempts, keys = schema.jobs, schema.attempts, schema.idempotency
@@ -174,6 +188,9 @@ class SqlLedger:
                 sa.select(attempts.c.record).where(attempts.c.state.not_in(closed)).order_by(attempts.c.opened_at)
             )
             key_rows = await connection.scalars(sa.select(keys.c.record))
+            note_rows = await connection.execute(
+                sa.select(schema.meta.c.key, schema.meta.c.value).where(schema.meta.c.key.startswith(_NOTE))
+            )
             latest = [
                 await connection.scalar(sa.select(sa.func.max(column)))
                 for column in (
@@ -188,6 +205,7 @@ class SqlLedger:
             jobs=[msgspec.json.decode(row, type=JobRecord) for row in job_rows],
             open_attempts=[msgspec.json.decode(row, type=AttemptRecord) for row in open_rows],
             keys=[msgspec.json.decode(row, type=KeyRecord) for row in key_rows],
+            notes={str(row.key).removeprefix(_NOTE): str(row.value) for row in note_rows},
             latest=max((time for time in latest if time is not None), default=0.0),
         )
 

@@ -21,6 +21,7 @@ from vennue.core.events import Tick
 from vennue.core.ids import Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
+from vennue.core.tenant import Quota
 from vennue.state.ledger import SqlLedger
 
 SPEC = JobSpec(name="Next word!", demand=2, rounds=1)
@@ -291,6 +292,53 @@ async def test_after_a_restart_a_key_still_names_its_job(tmp_path):
     async with rig_at(tmp_path) as rig:
         again, is_new = await rig.coordinator.submit(SPEC, "k-1")
     assert (again.id, is_new) == (first.id, False)
+
+
+async def test_after_a_restart_what_a_tenant_used_of_its_day_still_counts(tmp_path):
+    quotas = {"team": Quota(devices_per_day=3, borrow=False)}
+    async with rig_at(tmp_path, quotas=quotas) as rig:
+        job = await rig.job(tenant="team")
+        await rig.open(job)
+        for device in ("d1", "d2"):
+            await rig.report(rig.task(device))
+        await rig.coordinator.round(job, 1, wait_s=20)
+    async with rig_at(tmp_path, Clock(2000.0), quotas=quotas) as rig:
+        await rig.open(job, 2)
+        assert [rig.check_in(device) is not None for device in ("d1", "d2")] == [True, False]
+        reason = (await rig.coordinator.job(job)).reason
+        assert reason.code == "no-supply-yet" or "3 of 3 bound in a day" in reason.text
+
+
+async def test_an_owner_s_long_poll_is_heard_of(rig):
+    job = await rig.job(silence_limit_s=60)
+    rig.clock.now += 50
+    await rig.coordinator.job(job)
+    rig.clock.now += 50
+    rig.coordinator.apply(Tick())
+    assert (await rig.coordinator.job(job)).state == "active"
+    rig.clock.now += 60
+    rig.coordinator.apply(Tick())
+    view = await rig.coordinator.job(job)
+    assert (view.state, view.reason.text) == (
+        "failed",
+        "failed after 0 rounds: its owner was silent for 60 s, with no round open",
+    )
+
+
+async def test_q9_a_job_s_round_waits_in_the_ledger_until_the_job_before_has_ended(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        first = await rig.job(demand=1)
+        second = await rig.job(demand=1, after=(first,))
+        await rig.open(second)
+        assert (await rig.coordinator.round(second, 1)).state == "waiting"
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        reason = (await rig.coordinator.job(second)).reason
+        assert (reason.code, reason.blocking) == ("waiting-for-job", [first])
+        await rig.coordinator.complete(first)
+        view = await rig.coordinator.round(second, 1)
+        assert (view.state, view.attempt) == ("open", 1)
+        await rig.report(rig.task("d1"))
+        assert (await rig.coordinator.round(second, 1, wait_s=20)).state == "committed"
 
 
 async def test_an_aborted_attempt_stays_aborted_after_a_restart(tmp_path):

@@ -1,5 +1,7 @@
 """Every job has a reason with numbers; each is worked out here by hand from a pool of a few devices."""
 
+from typing import Any
+
 import pytest
 
 from vennue.control.explain import Explainer
@@ -7,6 +9,7 @@ from vennue.core.events import CancelJob, CheckIn, Committed, CompleteJob, OpenR
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.core.pool import Pool
+from vennue.core.tenant import Quota
 from vennue.policies import get_policy
 
 MODEL = Digest("0" * 64)
@@ -16,8 +19,8 @@ BIG = "device.ram_gb >= 4"
 class World:
     """A first-come, first-served pool that has been observed for 1000 s."""
 
-    def __init__(self, policy: str = "fifo") -> None:
-        self.pool = Pool(get_policy(policy))
+    def __init__(self, policy: str = "fifo", **options: Any) -> None:
+        self.pool = Pool(get_policy(policy), **options)
         self.now = 0.0
 
     def job(self, name: str, **spec: object) -> JobId:
@@ -42,7 +45,7 @@ class World:
 
     def reason(self, job: JobId):
         self.pool.drain()
-        return Explainer(self.pool, self.now).reason(self.pool.jobs[job])
+        return Explainer(self.pool, self.now, window_s=1000.0).reason(self.pool.jobs[job])
 
 
 @pytest.fixture
@@ -128,6 +131,60 @@ def test_a_full_round_collects_and_a_closed_one_commits(world):
     assert world.reason(job).code == "committing"
     world.pool.handle(Committed(AttemptId("a.1.1"), MODEL), world.now)
     assert world.reason(job).code == "waiting-for-owner"
+
+
+def test_q9_a_job_that_waits_for_another_says_for_which(world):
+    first = world.job("a")
+    follower = world.job("b", after=(first,))
+    world.open(follower)
+    reason = world.reason(follower)
+    assert (reason.code, reason.blocking) == ("waiting-for-job", [first])
+    assert reason.text == "it begins when a has ended"
+
+
+def test_q14_a_round_that_cannot_have_its_devices_in_time_is_flagged_until_it_can(world):
+    job = world.job("a", demand=1000, deadline_s=600.0, if_infeasible="wait")
+    world.supply(100, ram_gb=6)
+    world.open(job)
+    reason = world.reason(job)
+    assert (reason.code, reason.needs, reason.since) == ("infeasible", 1000, 1000.0)
+    assert "at least 800 within 600 s" in reason.text
+    assert "60 in that time" in reason.text  # 0.1 per second for 600 s
+    for number in range(3000):
+        world.now = 1000.0 + number / 3.0
+        world.check_in(f"late-{number}")
+    # 3100 check-ins in 2000 s are 1.55/s, and 930 in 600 s; by then the attempt has most of its devices, too.
+    assert world.reason(job).code not in {"infeasible", "stalled"}
+    assert world.pool.jobs[job].attempt.request.bound > 800
+
+
+def test_d18_a_job_whose_devices_have_all_gone_is_stalled_since_then_and_goes_on_when_they_return(world):
+    job = world.job("a", demand=200)
+    world.supply(100, ram_gb=6)
+    world.open(job)
+    world.now = 1000.0
+    world.check_in("last")
+    world.now = 10_000.0
+    reason = world.reason(job)
+    # The supply is counted in quarters of an hour: the last check-in was in the one from 900 s to 1800 s.
+    assert (reason.code, reason.since) == ("stalled", 1800.0)
+    assert "for 8200 s" in reason.text
+    world.check_in("again")
+    assert world.reason(job).code == "filling"
+
+
+def test_q20_a_job_beyond_its_tenant_s_quota_says_what_of_it_is_used():
+    world = World(quotas={"team": Quota(devices=2)})
+    greedy, modest = world.job("a", tenant="team"), world.job("b")
+    world.supply(100, ram_gb=6)
+    world.open(greedy)
+    world.open(modest)
+    for number in range(5):
+        world.check_in(f"d{number}")
+    reason = world.reason(greedy)
+    assert (reason.code, reason.needs, reason.demand_ahead, reason.blocking) == ("over-quota", 8, 7, [modest])
+    assert "tenant team has 2 of 2 devices at work" in reason.text
+    assert world.reason(modest).code != "over-quota"
 
 
 def test_an_ended_job_says_how_it_ended(world):

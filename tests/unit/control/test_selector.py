@@ -261,6 +261,71 @@ async def test_a_report_after_its_round_closed_without_it_is_told_so(rig):
         await rig.report(slow)
 
 
+async def test_s2_a_late_report_is_credited_once_and_not_aggregated(rig):
+    job = await rig.job(demand=2, deadline_s=100, min_fraction=0.5)
+    await rig.open(job)
+    quick, slow = rig.task("d1"), rig.task("d2")
+    await rig.report(quick, 5.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    for _ in range(3):
+        with pytest.raises(TooLate):
+            await rig.report(slow, 7.0)
+    assert rig.numbers(view.result) == [5.0, 5.0]
+    assert (await rig.coordinator.job(job)).late_reports == 1
+    counters = rig.coordinator.counters
+    assert (counters.late_reports, counters.refused_reports) == (1, 3)
+
+
+async def test_a_report_on_a_declined_task_is_not_credited(rig):
+    mine, _ = await two_tasks(rig)
+    rig.selector.decline(mine.assignment, mine.token, DeclineRequest())
+    with pytest.raises(TooLate):
+        await rig.report(mine)
+    assert rig.coordinator.counters.late_reports == 0
+
+
+async def test_an_acceptance_after_its_time_is_too_late(rig):
+    job = await rig.job(private_requirement="device.samples >= 100")
+    await rig.open(job)
+    offer = rig.task("d1")
+    rig.clock.now += 31
+    with pytest.raises(TooLate):
+        rig.selector.accept(offer.assignment, offer.token)
+
+
+async def test_attributes_that_change_between_check_in_and_acceptance_end_the_offer(rig):
+    job = await rig.job(requirement="device.ram_gb >= 4", private_requirement="device.samples >= 100")
+    await rig.open(job)
+    offer = rig.task("d1", ram_gb=6)
+    assert rig.check_in("d1", ram_gb=2) is None
+    with pytest.raises(TooLate):
+        rig.selector.accept(offer.assignment, offer.token)
+    assert rig.task("d2", ram_gb=6).job == job
+
+
+async def test_a_token_that_is_used_again_changes_nothing(rig):
+    job = await rig.job(demand=2, private_requirement="device.samples >= 100", lease_s=500)
+    await rig.open(job)
+    offer = rig.task("d1")
+    first, _ = rig.selector.accept(offer.assignment, offer.token)
+    rig.clock.now += 10
+    again, _ = rig.selector.accept(offer.assignment, offer.token)
+    assert (first.expires_in_s, again.expires_in_s) == (500.0, 490.0)
+    await rig.report(again)
+    for call in (rig.selector.decline, rig.selector.abort):
+        with pytest.raises(TooLate):
+            call(offer.assignment, offer.token, DeclineRequest())
+    assert len(rig.coordinator.pool.attempts()[0].request.reported) == 1
+
+
+async def test_a_device_that_claims_a_thousand_sessions_at_once_has_one_task(rig):
+    job = await rig.job(demand=5)
+    await rig.open(job)
+    tasks = [rig.task("d1") for _ in range(1000)]
+    assert len({(task.assignment, task.token) for task in tasks}) == 1
+    assert len(rig.coordinator.pool.table.assignments()) == 1
+
+
 async def test_a_lease_that_runs_out_during_the_upload_leaves_nothing_of_the_report(rig):
     job = await rig.job(demand=1, lease_s=60)
     await rig.open(job)
