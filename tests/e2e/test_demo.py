@@ -109,7 +109,7 @@ def test_a_single_run_says_in_words_how_it_went(demo):
 def test_an_interrupt_leaves_no_server_and_no_temporary_files(demo, scratch, tmp_path, number):
     kept = tmp_path / "kept"
     process = demo("--keep", str(kept))
-    assert process.stderr.readline().startswith("venn-sched")  # the run has begun
+    _await_begin(process)
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=30)
 
@@ -123,7 +123,7 @@ def test_an_interrupt_leaves_no_server_and_no_temporary_files(demo, scratch, tmp
 def test_a_killed_demo_takes_its_server_with_it(demo, tmp_path):
     kept = tmp_path / "kept"
     process = demo("--keep", str(kept))
-    assert process.stderr.readline().startswith("venn-sched")
+    _await_begin(process)
     process.kill()
     process.communicate()
 
@@ -132,6 +132,11 @@ def test_a_killed_demo_takes_its_server_with_it(demo, tmp_path):
     while not _is_free(kept / "venn-sched" / "data"):
         assert time.monotonic() < gives_up_at, "the server lives on"
         time.sleep(0.05)
+
+
+def _await_begin(process):
+    assert process.stderr.readline() == "100 phones, 2 jobs: venn-sched, then random-order\n"
+    assert process.stderr.readline().startswith("venn-sched   0 s")
 
 
 def _is_free(data):

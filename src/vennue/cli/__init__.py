@@ -127,7 +127,10 @@ _mount(
     They use the SDK like any device, and train on local data of their own. They serve jobs named next-character,
     missing-letter, clothes or digits, or whose rounds' config names one of these as `task`, and decline others. Their
     public attributes are those of real phone models (cpu_score, memory_score, ram_gb, android, latency_ms, model); how
-    much data they hold is private (clothes_samples, ...).""",
+    much data they hold is private (clothes_samples, ...).
+
+    A server calls idle devices back after minutes, which is long in time that passes so fast: start it with
+    VENNUE_PACING_SHORT_S=0.3 VENNUE_PACING_BUSY_S=0.6 VENNUE_PACING_IDLE_S=1.""",
     "vennue fleet --devices 200 --speedup 500",
     "vennue fleet --sessions synth --for 60 --json",
 )

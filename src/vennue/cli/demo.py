@@ -7,7 +7,7 @@ import msgspec
 
 from vennue.cli import terminal
 from vennue.cli.running import run_until_interrupted
-from vennue.cli.terminal import ExitCode
+from vennue.cli.terminal import ExitCode, plural
 
 if TYPE_CHECKING:
     from vennue.demo.demo import DemoResult
@@ -46,8 +46,12 @@ def demo(
         policy=policy, baseline=None if baseline == "none" else baseline, jobs=load(jobs or SHIPPED), seed=seed,
         devices=devices, speedup=speedup, limit_s=limit,
     )  # fmt: skip
+    console = terminal.notes()
+    console.print(
+        f"{devices} phones, {plural(len(config.jobs), 'job')}: {', then '.join(config.policies)}", markup=False
+    )
     with data_folder(keep) as folder:
-        result = run_until_interrupted(run_demo(config, watch_on(terminal.notes()), folder))
+        result = run_until_interrupted(run_demo(config, watch_on(console), folder))
         if keep is not None:
             _keep(result, folder)
     if json:
