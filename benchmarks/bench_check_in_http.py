@@ -16,7 +16,7 @@ import httpx
 import numpy as np
 
 from benchmarks.harness import Result
-from benchmarks.http_server import on_core, served
+from benchmarks.http_server import Served, on_core, served
 from vennue.tensors.model import save
 
 CONNECTIONS = 32
@@ -34,12 +34,12 @@ def bench_check_in_http() -> Iterator[Result]:
     """Check-ins per second on one core, and their latency at half of that load."""
     requests = [_request(f"device-{number}", number) for number in range(DEVICES)]
     with tempfile.TemporaryDirectory() as data_dir:
-        with served("benchmarks.http_server") as url:
-            echo = _load(url, requests, SECONDS)
-        with served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=data_dir) as url:
-            _open_rounds(url)
-            full = _load(url, requests, SECONDS)
-            half = _load(url, requests, SECONDS, rate_per_s=full["per_s"] / 2)
+        with served("benchmarks.http_server") as server:
+            echo = _load(server, requests)
+        with served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=data_dir) as server:
+            _open_rounds(server.url)
+            full = _load(server, requests)
+            half = _load(server, requests, rate_per_s=full["per_s"] / 2)
     print(f"  {full['tasks']:.0%} were given a task; the echo ran at {echo['per_s']:.0f}/s")
     yield Result(
         name="check_in_http",
@@ -48,6 +48,14 @@ def bench_check_in_http() -> Iterator[Result]:
         gate=GATE_PER_S,
         baseline=echo["per_s"],
         ratio_gate=GATE_RATIO,
+    )
+    # On a machine that others use too, this is what one core to itself could do.
+    yield Result(
+        name="check_in_http/per_cpu_second",
+        value=full["per_cpu_s"],
+        unit="/s",
+        gate=GATE_PER_S,
+        baseline=echo["per_cpu_s"],
     )
     yield Result(name="check_in_http/p50_half_load", value=half["p50_ms"], unit="ms", higher_is_better=False)
     yield Result(
@@ -83,14 +91,15 @@ def _open_rounds(url: str) -> None:
             client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": digest}).raise_for_status()
 
 
-def _load(url: str, requests: list[str], seconds: float, *, rate_per_s: float = 0.0) -> dict[str, float]:
+def _load(server: Served, requests: list[str], *, rate_per_s: float = 0.0) -> dict[str, float]:
     orders = {
-        "url": url,
+        "url": server.url,
         "requests": requests,
         "connections": CONNECTIONS,
-        "seconds": seconds,
+        "seconds": SECONDS,
         "rate_per_s": rate_per_s,
     }
+    before_s = server.cpu_s()
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.http_load"],
         input=json.dumps(orders),
@@ -102,4 +111,5 @@ def _load(url: str, requests: list[str], seconds: float, *, rate_per_s: float = 
     seen: dict[str, float] = json.loads(result.stdout)
     if seen["errors"]:
         raise RuntimeError(f"{seen['errors']} requests were not answered with 200")
+    seen["per_cpu_s"] = seen["sent"] / (server.cpu_s() - before_s)
     return seen

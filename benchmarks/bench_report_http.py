@@ -31,9 +31,9 @@ def bench_report_http() -> Iterator[Result]:
     for size_mb in (1, 10):
         with (
             tempfile.TemporaryDirectory() as data_dir,
-            served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=data_dir) as url,
+            served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=data_dir) as server,
         ):
-            mb_per_s, result_ms = _round(url, size_mb)
+            mb_per_s, result_ms = _round(server.url, size_mb)
         yield Result(name=f"report_http/{size_mb}_MB", value=mb_per_s, unit="MB/s", gate=GATE_MB_PER_S)
         yield Result(
             name=f"report_http/result_after_{size_mb}_MB",

@@ -31,7 +31,7 @@ class Load:
     def __init__(self, url: str, requests: list[str], connections: int, seconds: float, rate_per_s: float) -> None:
         address = urlsplit(url)
         self._requests = [request.encode() for request in requests]
-        self._next = 0
+        self._sent = 0
         self._seconds = seconds
         self._rate_per_s = rate_per_s
         self._epoll = select.epoll()
@@ -71,14 +71,15 @@ class Load:
             "per_s": len(counted) / self._seconds,
             "p50_ms": 1e3 * counted[len(counted) // 2],
             "p99_ms": 1e3 * counted[len(counted) * 99 // 100],
+            "sent": self._sent,
             "errors": self.errors,
             "tasks": self.tasks / max(1, len(counted)),
         }
 
     def _send(self, fd: int, since: float) -> None:
         self._since[fd] = since
-        self._sockets[fd].sendall(self._requests[self._next])
-        self._next = (self._next + 1) % len(self._requests)
+        self._sockets[fd].sendall(self._requests[self._sent % len(self._requests)])
+        self._sent += 1
 
     def _receive(self, fd: int, began: float) -> None:
         answer = self._sockets[fd].recv(65_536)
