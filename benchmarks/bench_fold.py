@@ -15,9 +15,10 @@ from benchmarks.harness import Result, seconds_per_call
 from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.codecs import CODECS, TopK
 from vennue.tensors.model import MappedModel, layout_of, save
-from vennue.updates.aggregator import FOLD_TOGETHER, RoundAggregator
+from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.fold import Fold
+from vennue.updates.fold import Fold, Term
+from vennue.updates.running import FOLD_TOGETHER
 from vennue.updates.spool import Spool
 
 MODEL_BYTES = 100_000_000
@@ -55,19 +56,19 @@ def bench_fold() -> Iterator[Result]:
             path = Path(folder) / name
             path.write_bytes((TopK(0.01) if name == "top-k" else codec).encode(model))
             fold = Fold(layout_of(model))
-            updates = [(MappedModel(path), codec, 3.0)]
+            updates = [Term(MappedModel(path), codec, 3.0, 3.0)]
             yield _against_copy(f"fold/{name}", 1, lambda: fold.add(*updates))  # noqa: B023 - called at once
 
         path = Path(folder) / "plain"
         copies = [path.with_name(f"plain-{number}") for number in range(FOLD_TOGETHER)]
         for copy in copies:
             copy.write_bytes(path.read_bytes())
-        updates = [(MappedModel(copy), CODECS["plain"], 3.0) for copy in copies]
+        updates = [Term(MappedModel(copy), CODECS["plain"], 3.0, 3.0) for copy in copies]
         yield _against_copy("fold/plain-together", len(updates), lambda: fold.add(*updates), gate=GATE_GB_PER_S)
         wide = Fold(layout_of(model), "float64")
         yield _against_copy("fold/plain-into-float64", 1, lambda: wide.add(updates[0]))
         tensor = layout_of(model).tensors[0]
-        yield _against_copy("fold/check", 1, lambda: CODECS["plain"].peak(updates[0][0], tensor))
+        yield _against_copy("fold/check", 1, lambda: CODECS["plain"].peak(updates[0].update, tensor))
 
 
 def bench_spool() -> Iterator[Result]:

@@ -1,21 +1,34 @@
 """The contract of ``Strategy``, kept by every strategy that comes with Vennue, and by one of a user's own.
 
-Each runs rounds through the real fold, commit and blob store, and is compared with whole-model arithmetic in float64.
+Each runs rounds through the real aggregator and blob store, and is compared with whole-model arithmetic in float64.
 """
 
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 import pytest
 
-from vennue.core.errors import InvalidInput, InvalidModel
-from vennue.tensors.codecs import BLOCK_ELEMENTS, PLAIN
+from vennue.core.errors import Conflict, InvalidInput, InvalidModel, InvalidUpdate
+from vennue.core.ids import AssignmentId, AttemptId
+from vennue.tensors.codecs import BLOCK_ELEMENTS, CONTENT_KEY, PLAIN
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import Array, MappedModel, assemble, load, narrowed, save
+from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.commit import commit_model
-from vennue.updates.fold import Fold
-from vennue.updates.strategies import STRATEGIES, Block, Strategy, strategy
+from vennue.updates.fold import Fold, Term
+from vennue.updates.strategies import (
+    STRATEGIES,
+    Block,
+    Robust,
+    Share,
+    Strategy,
+    available,
+    register,
+    registry,
+    strategy,
+)
 
 # More than one block, and a tensor that is carried.
 ELEMENTS = BLOCK_ELEMENTS + 100
@@ -27,10 +40,18 @@ BASE: dict[str, Array] = {
     "steps": np.array([3, 4], np.int64),
 }
 FLOATING = ["w", "b"]
-ROUNDS = [
-    [(GENERATOR.standard_normal(ELEMENTS).astype(np.float32) * 0.1, float(weight)) for weight in (3, 1, 8)]
-    for _ in range(4)
-]
+SIZE = ELEMENTS + 1
+ATTEMPT = AttemptId("job.1.1")
+
+
+def drawn_round(devices):
+    """A round's devices: by how much each changes every number, its weight, and its loss before."""
+    changes = (GENERATOR.standard_normal((devices, SIZE)) * 0.1).astype(np.float32)
+    weights, losses = GENERATOR.integers(1, 9, devices).astype(float), GENERATOR.uniform(0.2, 3, devices)
+    return list(zip(changes, weights.tolist(), losses.tolist(), strict=True))
+
+
+ROUNDS = [drawn_round(7) for _ in range(3)]
 
 
 class Halfway(Strategy):
@@ -40,7 +61,15 @@ class Halfway(Strategy):
         return block.base + 0.5 * block.change
 
 
-ALL = [*(kind() for kind in STRATEGIES.values()), Halfway()]
+class Middle(Robust):
+    name = "middle"
+
+    def combine(self, changes: Array) -> Array:
+        middle: Array = (changes.min(axis=0) + changes.max(axis=0)) / 2
+        return middle
+
+
+ALL = [*(kind() for kind in STRATEGIES.values()), Halfway(), Middle()]
 BY_NAME = pytest.mark.parametrize("tested", ALL, ids=lambda tested: tested.name)
 
 
@@ -49,30 +78,75 @@ def blobs(tmp_path):
     return DirectoryBlobs(tmp_path / "blobs", durable=False)
 
 
-def run_round(tested, blobs, base, changes, *, content="model", memory=None, round_number=1, accumulator="float64"):
-    """One round in which each device changes every number of the base by its ``changes`` (array, weight)."""
-    mapped = MappedModel(blobs.path(base))
-    model = load(blobs.path(base))
-    fold = Fold(mapped.layout, accumulator)
-    for change, weight in changes:
-        update = dict(model)
-        for name in FLOATING:
-            delta = change[: model[name].size].reshape(model[name].shape)
-            update[name] = (delta if content == "change" else model[name] + delta).astype(np.float32)
-        path = blobs.path(blobs.put(save(update)))
-        fold.add((MappedModel(path), PLAIN, weight))
-    return commit_model(fold, tested, mapped, blobs, content=content, memory=memory, round_number=round_number)
+@pytest.fixture
+def run_round(tmp_path, blobs):
+    """One round, through the real aggregator: the next model's digest, and what the strategy remembers."""
+
+    def run(tested, base, devices, *, content="model", memory=None, round_number=1, accumulator="float64"):
+        model = load(blobs.path(base))
+        aggregator = RoundAggregator(ATTEMPT, base, blobs, tmp_path / "spool", strategy=tested, accumulator=accumulator)
+        try:
+            for number, (change, weight, loss) in enumerate(devices):
+                update = dict(model)
+                position = 0
+                for name in FLOATING:
+                    delta = change[position : position + model[name].size].reshape(model[name].shape)
+                    position += delta.size
+                    update[name] = (delta if content == "change" else model[name] + delta).astype(model[name].dtype)
+                metrics = {"loss": loss}
+                with aggregator.start_update(AssignmentId(f"{ATTEMPT}.{number}"), weight, metrics=metrics) as sink:
+                    sink.write(save(update, {CONTENT_KEY: content}))
+                    sink.finish()
+            made = aggregator.aggregate(memory=memory, round_number=round_number)
+        finally:
+            aggregator.close()
+        return made.model, made.memory
+
+    return run
 
 
-def mean_change(changes, size):
-    return sum(change[:size].astype(np.float64) * weight for change, weight in changes) / sum(w for _, w in changes)
+def krum(changes, kept):
+    """The mean of the ``kept`` updates of the lowest scores, one device being wrong."""
+    distances = ((changes[:, None, :] - changes[None, :, :]) ** 2).sum(axis=2)
+    nearest = len(changes) - 1 - 2
+    scores = [np.sort(np.delete(row, at))[:nearest].sum() for at, row in enumerate(distances)]
+    return changes[np.argsort(scores)[:kept]].mean(axis=0)
 
 
-def reference(tested, x, changes, memory):
+def q_fedavg(changes, weights, losses):
+    """Q = 1 and L = 10, with the paper's signs."""
+    gradients = 10 * -changes
+    h = (gradients**2).sum(axis=1) + 10 * losses
+    return -(weights * losses) @ gradients / (weights * h).sum()
+
+
+def without_memory(name, changes, weights, losses):
+    """By how much a strategy that remembers nothing changes the model."""
+    mean = weights @ changes / weights.sum()
+    clipped = weights * np.minimum(1, 1 / np.linalg.norm(changes, axis=1))
+    return {
+        "fedavg": mean,
+        "fedprox": mean,
+        "fedbuff": mean,
+        "halfway": 0.5 * mean,
+        "middle": (changes.min(axis=0) + changes.max(axis=0)) / 2,
+        "median": np.median(changes, axis=0),
+        "trimmed-mean": changes.mean(axis=0),  # a tenth of seven is none
+        "krum": krum(changes, 1),
+        "multi-krum": krum(changes, len(changes) - 1),
+        "norm-clipping": clipped @ changes / weights.sum(),
+        "q-fedavg": q_fedavg(changes, weights, losses),
+    }.get(name)
+
+
+def reference(tested, x, devices, memory):
     """One round of the published rule on a flat float64 array; ``memory`` is changed in place."""
-    delta = mean_change(changes, len(x))
-    if tested.name in {"fedavg", "halfway"}:
-        return x + (1.0 if tested.name == "fedavg" else 0.5) * delta
+    changes = np.array([change for change, _, _ in devices], np.float64)[:, : len(x)]
+    weights, losses = (np.array([device[at] for device in devices]) for at in (1, 2))
+    change = without_memory(tested.name, changes, weights, losses)
+    if change is not None:
+        return x + change
+    delta = weights @ changes / weights.sum()
     if tested.name == "fedavgm":
         memory["v"] = 0.9 * memory.get("v", 0) + delta
         return x + memory["v"]
@@ -87,49 +161,56 @@ def reference(tested, x, changes, memory):
     return x + 0.1 * memory["m"] / (np.sqrt(memory["v"]) + 1e-3)
 
 
+def scalars(w, b):
+    """The smallest model that these rounds can run on."""
+    return {"w": np.array([w], np.float32), "b": np.array(b, np.float32)}
+
+
+def flat(model):
+    return np.concatenate([model[name].reshape(-1).astype(np.float64) for name in FLOATING])
+
+
 @BY_NAME
 @pytest.mark.parametrize("content", ["model", "change"])
-def test_rounds_follow_the_published_rule(tested, content, blobs):
+def test_rounds_follow_the_published_rule(tested, content, blobs, run_round):
     digest, memory = blobs.put(save(BASE)), None
-    expected = {name: BASE[name].reshape(-1).astype(np.float64) for name in FLOATING}
-    expected_memory: dict[str, dict[str, Array]] = {name: {} for name in FLOATING}
-    for number, changes in enumerate(ROUNDS, 1):
-        digest, memory = run_round(tested, blobs, digest, changes, content=content, memory=memory, round_number=number)
-        model = load(blobs.path(digest))
-        for name in FLOATING:
-            expected[name] = reference(tested, expected[name], changes, expected_memory[name])
-            # The model is stored in float32: each round loses up to 6e-8 of it, of about 5, and of the devices' models.
-            assert np.abs(model[name].reshape(-1) - expected[name]).max() < number * 2e-5
+    expected = flat(BASE)
+    expected_memory: dict[str, Array] = {}
+    for number, devices in enumerate(ROUNDS, 1):
+        digest, memory = run_round(tested, digest, devices, content=content, memory=memory, round_number=number)
+        expected = reference(tested, expected, devices, expected_memory)
+        # The model is stored in float32: each round loses up to 6e-8 of it, of about 5, and of the devices' models.
+        assert np.abs(flat(load(blobs.path(digest))) - expected).max() < number * 2e-5
 
 
 @BY_NAME
-def test_a_model_keeps_its_header_and_its_integers(tested, blobs):
+def test_a_model_keeps_its_header_and_its_integers(tested, blobs, run_round):
     base = blobs.put(save(BASE, {"owner": "tests"}))
-    digest, _ = run_round(tested, blobs, base, ROUNDS[0])
+    digest, _ = run_round(tested, base, ROUNDS[0])
     before, after = MappedModel(blobs.path(base)), MappedModel(blobs.path(digest))
     assert after.layout == before.layout
     assert load(blobs.path(digest))["steps"].tolist() == [3, 4]
 
 
 @BY_NAME
-def test_a_round_that_changes_nothing_leaves_the_model_as_it_is(tested, blobs):
+def test_a_round_that_changes_nothing_leaves_the_model_as_it_is(tested, blobs, run_round):
     base = blobs.put(save(BASE))
-    digest, _ = run_round(tested, blobs, base, [(np.zeros(ELEMENTS, np.float32), 2.0)])
+    digest, _ = run_round(tested, base, [(np.zeros(SIZE, np.float32), 2.0, 1.0)] * 5)
     assert digest == base
 
 
 @BY_NAME
-def test_a_round_repeated_gives_the_same_digests(tested, blobs):
+def test_a_round_repeated_gives_the_same_digests(tested, blobs, run_round):
     base = blobs.put(save(BASE))
-    first = run_round(tested, blobs, base, ROUNDS[0])
-    assert run_round(tested, blobs, base, ROUNDS[0]) == first
+    first = run_round(tested, base, ROUNDS[0])
+    assert run_round(tested, base, ROUNDS[0]) == first
 
 
 @BY_NAME
 @pytest.mark.parametrize("accumulator", ["float32", "float64"])
-def test_memory_is_a_model_blob_of_its_own_per_slot(tested, accumulator, blobs):
+def test_memory_is_a_model_blob_of_its_own_per_slot(tested, accumulator, blobs, run_round):
     base = blobs.put(save(BASE))
-    _, memory = run_round(tested, blobs, base, ROUNDS[0], accumulator=accumulator)
+    _, memory = run_round(tested, base, ROUNDS[0], accumulator=accumulator)
     assert memory.keys() == tested.slots().keys()
     for digest in memory.values():
         slot = load(blobs.path(digest))
@@ -142,19 +223,19 @@ WITH_MEMORY = pytest.mark.parametrize("tested", [t for t in ALL if t.slots()], i
 
 
 @WITH_MEMORY
-def test_another_strategys_or_models_memory_is_refused(tested, blobs):
+def test_another_strategys_or_models_memory_is_refused(tested, blobs, run_round):
     base = blobs.put(save(BASE))
-    _, memory = run_round(tested, blobs, base, ROUNDS[0], accumulator="float32")
+    _, memory = run_round(tested, base, ROUNDS[0], accumulator="float32")
     with pytest.raises(InvalidInput, match=r"not what .* remembers"):
-        run_round(tested, blobs, base, ROUNDS[0], memory=memory, accumulator="float64")
+        run_round(tested, base, ROUNDS[0], memory=memory, accumulator="float64")
     with pytest.raises(InvalidInput, match="which is missing"):
-        run_round(tested, blobs, base, ROUNDS[0], memory={})
+        run_round(tested, base, ROUNDS[0], memory={})
     with pytest.raises(InvalidInput, match=r"not what .* remembers"):
-        run_round(tested, blobs, base, ROUNDS[0], memory=dict.fromkeys(memory, base))
+        run_round(tested, base, ROUNDS[0], memory=dict.fromkeys(memory, base))
 
 
 @pytest.mark.parametrize("where", ["model", "memory"])
-def test_a_result_that_is_not_finite_is_refused_and_stores_nothing(where, blobs):
+def test_a_result_that_is_not_finite_is_refused_and_stores_nothing(where, blobs, run_round):
     class Diverging(Strategy):
         name = "diverging"
 
@@ -167,20 +248,19 @@ def test_a_result_that_is_not_finite_is_refused_and_stores_nothing(where, blobs)
             return values
 
     base = blobs.put(save(BASE))
-    changes = [(np.ones(ELEMENTS, np.float32), 1.0)]
-    run_round(strategy("fedavg"), blobs, base, changes)
+    run_round(strategy("fedavg"), base, ROUNDS[0])
     before = set(blobs.list())
     with pytest.raises(InvalidModel, match="not finite"):
-        run_round(Diverging(), blobs, base, changes)
+        run_round(Diverging(), base, ROUNDS[0])
     assert set(blobs.list()) == before
 
 
 def test_the_mean_of_fedavg_is_stored_exactly(blobs):
-    base = blobs.put(save({"w": np.array([100.0], np.float32), "b": np.array([0.0], np.float32)}))
+    base = blobs.put(save(scalars(100.0, 0.0)))
     fold = Fold(MappedModel(blobs.path(base)).layout)
-    for value in (0.1, 0.1):
-        update = save({"w": np.array([value], np.float32), "b": np.array([value], np.float32)})
-        fold.add((MappedModel(blobs.path(blobs.put(update))), PLAIN, 1))
+    for _ in range(2):
+        update = MappedModel(blobs.path(blobs.put(save(scalars(0.1, 0.1)))))
+        fold.add(Term(update, PLAIN, 1, 1))
     digest, _ = commit_model(fold, strategy("fedavg"), MappedModel(blobs.path(base)), blobs)
     assert load(blobs.path(digest))["w"][0] == np.float32(0.1)
 
@@ -195,22 +275,20 @@ def test_half_precision_models_are_rounded_once(dtype, blobs):
     )
     fold = Fold(layout)
     for update, weight in zip(updates, (1, 3), strict=True):
-        fold.add((MappedModel(update), PLAIN, weight))
+        fold.add(Term(MappedModel(update), PLAIN, weight, weight))
     digest, _ = commit_model(fold, strategy("fedavg"), MappedModel(base), blobs)
     # The mean is 1 + 0.75·2^-7: exact in F16, nearest to 1 + 2^-7 in BF16.
     stored = load(blobs.path(digest))["w"].astype(np.float64)
     assert stored.tolist() == [1 + (0.75 if dtype == "F16" else 1) * 2.0**-7, -3.0]
 
 
-def test_fedavgm_tends_to_the_step_that_its_momentum_amplifies(blobs):
+def test_fedavgm_tends_to_the_step_that_its_momentum_amplifies(blobs, run_round):
     """With a constant change Δ, the velocity is Δ·(1 − β^t)/(1 − β)."""
-    digest, memory = blobs.put(save({"w": np.zeros(1, np.float32), "b": np.zeros((), np.float32)})), None
+    digest, memory = blobs.put(save(scalars(0.0, 0.0))), None
     tested = strategy("fedavgm", {"momentum": 0.5})
     positions = []
     for _ in range(3):
-        digest, memory = run_round(
-            tested, blobs, digest, [(np.ones(1, np.float32), 1.0)], content="change", memory=memory
-        )
+        digest, memory = run_round(tested, digest, [(np.ones(2, np.float32), 1.0, 0.0)], memory=memory)
         positions.append(float(load(blobs.path(digest))["w"][0]))
     assert positions == [1.0, 2.5, 4.25]  # steps of 1, 1.5, 1.75
 
@@ -220,26 +298,118 @@ def test_fedavgm_tends_to_the_step_that_its_momentum_amplifies(blobs):
     # v before is τ² = 0.25, the change 1. FedYogi: 0.25 − 0.5·1·sign(0.25 − 1).
     [("fedadagrad", 1.25), ("fedadam", 0.5 * 0.25 + 0.5), ("fedyogi", 0.75)],
 )
-def test_one_adaptive_step_by_hand(name, second_moment, blobs):
+def test_one_adaptive_step_by_hand(name, second_moment, blobs, run_round):
     options = {"learning_rate": 2.0, "tau": 0.5, "beta_1": 0.75}
     tested = strategy(name, options if name == "fedadagrad" else {**options, "beta_2": 0.5})
-    base = blobs.put(save({"w": np.zeros(1, np.float32), "b": np.zeros((), np.float32)}))
-    digest, memory = run_round(tested, blobs, base, [(np.ones(1, np.float32), 1.0)], content="change")
+    base = blobs.put(save(scalars(0.0, 0.0)))
+    digest, memory = run_round(tested, base, [(np.ones(2, np.float32), 1.0, 0.0)])
     assert load(blobs.path(memory["m"]))["w"][0] == 0.25
     assert load(blobs.path(memory["v"]))["w"][0] == second_moment
     step = 2.0 * 0.25 / (second_moment**0.5 + 0.5)
     assert load(blobs.path(digest))["w"][0] == np.float32(step)
 
 
-def test_a_strategy_that_returns_another_shape_is_refused(blobs):
+class WrongStep(Strategy):
+    name = "wrong"
+
+    def step(self, block, memory):
+        return block.mean[:-1]
+
+
+class WrongCombination(Robust):
+    name = "wrong"
+
+    def combine(self, changes):
+        return changes[:, 0]
+
+
+@pytest.mark.parametrize("wrong", [WrongStep(), WrongCombination()])
+def test_a_strategy_that_returns_another_shape_is_refused(wrong, blobs, run_round):
+    with pytest.raises(InvalidModel, match="wrong returned another shape"):
+        run_round(wrong, blobs.put(save(BASE)), ROUNDS[0])
+
+
+@pytest.mark.parametrize("share", [Share(-1.0, 1.0), Share(1.0, 0.0), Share(np.nan, 1.0), Share(1e10, 1.0)])
+def test_a_share_that_makes_no_sense_is_refused(share, blobs, run_round):
     class Wrong(Strategy):
         name = "wrong"
 
-        def step(self, block, memory):
-            return block.mean[:-1]
+        def share(self, update):
+            return share
 
-    with pytest.raises(InvalidModel, match="wrong returned another shape"):
-        run_round(Wrong(), blobs, blobs.put(save(BASE)), ROUNDS[0])
+        def step(self, block, memory):
+            return block.mean
+
+    with pytest.raises(InvalidModel, match="a share that makes no sense"):
+        run_round(Wrong(), blobs.put(save(BASE)), ROUNDS[0])
+
+
+def stepped(run_round, blobs, tested, *devices, content="change"):
+    """Where a round from w = 0 leads, when devices change w by so much, with a weight and a loss."""
+    full = [(np.array([change, 0], np.float32), weight, loss) for change, weight, loss in devices]
+    digest, _ = run_round(tested, blobs.put(save(scalars(0.0, 0.0))), full, content=content)
+    return float(load(blobs.path(digest))["w"][0])
+
+
+def test_the_median_ignores_fewer_than_half_of_the_devices(blobs, run_round):
+    honest, wrong = [(1.0, 1, 1), (2.0, 1, 1), (3.0, 1, 1)], [(1e15, 1e9, 1), (-1e15, 1e9, 1)]
+    assert stepped(run_round, blobs, strategy("median"), *honest, *wrong) == 2.0
+    assert stepped(run_round, blobs, strategy("median"), *honest, (2.5, 1, 1)) == 2.25
+
+
+def test_the_trimmed_mean_leaves_out_the_extremes(blobs, run_round):
+    devices = [(float(number), 1, 1) for number in (5, 3, 9, 1, 7, 2, 1e9, 4, -1e9, 6)]
+    # A fifth of ten at each end: 1, -10^9, 9 and 10^9; the rest is 2 to 7.
+    assert stepped(run_round, blobs, strategy("trimmed-mean", {"trim": 0.2}), *devices) == 4.5
+
+
+def test_krum_takes_the_update_with_the_nearest_company(blobs, run_round):
+    # n − f − 2 = 2 nearest of five: scores 0: 1 + 6.25; 1: 1 + 2.25; 2.5: 2.25 + 2.25; 4: 2.25 + 9; 1000: huge.
+    devices = [(4.0, 1, 1), (1000.0, 1, 1), (0.0, 1, 1), (2.5, 1, 1), (1.0, 1, 1)]
+    assert stepped(run_round, blobs, strategy("krum", {"wrong": 1}), *devices) == 1.0
+    assert stepped(run_round, blobs, strategy("multi-krum", {"wrong": 1, "keep": 2}), *devices) == 1.75
+
+
+def test_krum_with_too_few_updates_is_a_conflict(blobs, run_round):
+    with pytest.raises(Conflict, match="krum with 1 wrong devices needs 5 updates"):
+        stepped(run_round, blobs, strategy("krum"), *[(1.0, 1, 1)] * 4)
+
+
+@pytest.mark.parametrize("content", ["change", "model"])
+def test_a_long_change_is_clipped_to_the_norm(content, blobs, run_round):
+    tested = strategy("norm-clipping", {"norm": 2.0})
+    assert stepped(run_round, blobs, tested, (1e6, 1, 1), (1.0, 3, 1), content=content) == (2 + 3 * 1) / 4
+
+
+def test_q_fedavg_by_hand(blobs, run_round):
+    # L = 1: Δ = F·Δw; h = ‖Δw‖² + F. (4·1 − 1·1) / ((1 + 4) + (1 + 1)), with the paper's signs.
+    tested = strategy("q-fedavg", {"q": 1.0, "learning_rate": 1.0})
+    assert stepped(run_round, blobs, tested, (1.0, 1, 4.0), (-1.0, 1, 1.0)) == pytest.approx(3 / 7, rel=1e-6)
+
+
+def test_q_fedavg_without_fairness_is_the_mean(blobs, run_round):
+    tested = strategy("q-fedavg", {"q": 0.0})
+    assert stepped(run_round, blobs, tested, (1.0, 1, 4.0), (-2.0, 3, 0.0)) == pytest.approx(-5 / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("metrics", [{}, {"loss": -1.0}, {"loss": 1e200}])
+def test_q_fedavg_refuses_an_update_without_a_usable_loss(metrics):
+    with pytest.raises(InvalidUpdate, match=r"metrics\.loss"):
+        strategy("q-fedavg", {"q": 2.0}).check(1.0, metrics)
+
+
+def test_fedprox_tells_the_devices_mu():
+    assert strategy("fedprox", {"mu": 0.5}).device_config() == {"proximal_mu": 0.5}
+
+
+def test_a_registered_strategy_is_found_by_its_name(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", {})
+    assert isinstance(strategy(register(Halfway).name), Halfway)
+    assert "halfway" in available()
+    with pytest.raises(Conflict, match=r"fedavg.* already"):
+        register(type("Mine", (Halfway,), {"name": "fedavg"}))
+    with pytest.raises(InvalidInput, match="not a strategy class"):
+        register(cast(type[Strategy], dict))
 
 
 @pytest.mark.parametrize(
@@ -257,6 +427,14 @@ def test_a_strategy_that_returns_another_shape_is_refused(blobs):
         ("fedyogi", {"beta_2": float("nan")}, "beta_2: it must be"),
         ("fedadagrad", {"tau": 0}, "tau: it must be"),
         ("fedadagrad", {"beta_2": 0.5}, "fedadagrad has no such option"),
+        ("fedprox", {"mu": -1}, "mu: it must be a finite number from 0"),
+        ("fedbuff", {"staleness_exponent": -1}, "staleness_exponent: it must be"),
+        ("q-fedavg", {"q": float("inf")}, "q: it must be"),
+        ("norm-clipping", {"norm": 0}, "norm: it must be"),
+        ("median", {"trim": 0.1}, "median has no such option"),
+        ("trimmed-mean", {"trim": 0.5}, "trim: it must be from 0 to below 0.5"),
+        ("krum", {"wrong": 1.5}, "wrong: it must be a whole number of at least 0"),
+        ("multi-krum", {"keep": 0}, "keep: it must be a whole number of at least 1"),
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused_with_the_fix(name, options, message):

@@ -21,7 +21,8 @@ from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.tensors.model import check_model
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter
-from vennue.updates.intake import Receipt, UpdateSink
+from vennue.updates.intake import UpdateSink
+from vennue.updates.sums import Receipt
 
 BLOCK_BYTES: Final = 2**20
 """Chunks are handed to a thread by the megabyte: the hop then costs less than a tenth of the write."""

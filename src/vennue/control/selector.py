@@ -19,7 +19,7 @@ from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
 from vennue.protocol import CheckInAnswer, CheckInRequest, DeclineRequest, ReportReceipt, Task
-from vennue.updates.intake import Receipt
+from vennue.updates.sums import Receipt
 
 MAX_DEVICE_NAME: Final = 128
 HINT_S: Final = 0.25

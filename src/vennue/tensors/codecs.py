@@ -1,8 +1,13 @@
 """How an update's numbers travel: as they are, in half precision, as scaled bytes, or only the largest of them.
 
-Every encoded update is a safetensors file, which names its codec in the metadata (``vennue.codec``; without it, the
-numbers travel as they are). Its tensors are those of the round's model, the floating ones each replaced by what the
-codec makes of it. The fold decodes block by block, so no codec ever holds a decoded update.
+Every encoded update is a safetensors file. Its tensors are those of the round's model, the floating ones each replaced
+by what the codec makes of it. The fold decodes block by block, so no codec ever holds a decoded update. The metadata
+says what the numbers are:
+
+| key | value | without it |
+|---|---|---|
+| ``vennue.codec`` | the codec's name | ``plain`` |
+| ``vennue.content`` | ``model``: the trained numbers; ``change``: how much training changed them | ``model`` |
 
 | codec | a floating tensor ``t`` travels as |
 |---|---|
@@ -15,7 +20,7 @@ codec makes of it. The fold decodes block by block, so no codec ever holds a dec
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -24,6 +29,11 @@ from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import BLOCK_BYTES, Array, MappedModel, assemble, layout_of, narrowed, widened
 
 CODEC_KEY: Final = "vennue.codec"
+CONTENT_KEY: Final = "vennue.content"
+
+Content: TypeAlias = Literal["model", "change"]
+"""What an update holds: the numbers after training, or by how much training changed them."""
+
 INT8_GROUP: Final = 256
 """How many numbers share a scale, which makes 1.6 % more bytes."""
 
@@ -60,7 +70,7 @@ class Codec(ABC):
 
     @abstractmethod
     def read(self, update: MappedModel, tensor: Tensor, start: int, stop: int, out: Array) -> Array:
-        """Decoded elements ``start`` to ``stop`` of a tensor; ``start`` is a multiple of ``BLOCK_ELEMENTS``.
+        """Decoded elements ``start`` to ``stop`` of a tensor; ``start`` is a multiple of ``INT8_GROUP``.
 
         ``out``, of that length in the dtype to compute with, may receive them; or they are a read-only view elsewhere.
         """
@@ -74,18 +84,35 @@ class Codec(ABC):
         np.multiply(values, sums.dtype.type(weight), out=scratch)
         np.add(sums, scratch, out=sums)
 
-    def encode(self, update: Mapping[str, Array]) -> bytes:
+    def encode(
+        self,
+        update: Mapping[str, Array],
+        *,
+        layout: ModelLayout | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> bytes:
         """A whole update, encoded.
 
+        Args:
+            update: every tensor's numbers.
+            layout: that of the round's model; by default the one that the arrays' own types make. numpy has no
+                bfloat16, so numbers of BF16 tensors are given as float32.
+            metadata: what else the file's metadata says.
+
         Raises:
+            InvalidUpdate: a number is not finite: rounding would hide it.
             InvalidModel: a dtype or a name that cannot travel.
         """
         specs: list[tuple[str, str, tuple[int, ...]]] = []
         stored: dict[str, Array] = {}
-        for tensor in layout_of(update).tensors:
+        for tensor in (layout or layout_of(update)).tensors:
             values = np.asarray(update[tensor.name]).reshape(-1)
-            parts = self.encode_tensor(tensor, values) if tensor.is_floating else {tensor.name: values}
-            expected = self.specs(tensor) if tensor.is_floating else {tensor.name: (tensor.dtype, tensor.shape)}
+            parts: dict[str, Array] = {tensor.name: values}
+            expected: Specs = {tensor.name: (tensor.dtype, tensor.shape)}
+            if tensor.is_floating:
+                if not np.isfinite(values).all():
+                    raise InvalidUpdate("a number is not finite", field=tensor.name, fix="report what has not diverged")
+                parts, expected = self.encode_tensor(tensor, values), self.specs(tensor)
             specs += [
                 (name, dtype, (len(parts[name]),) if shape is None else shape)
                 for name, (dtype, shape) in expected.items()
@@ -93,7 +120,10 @@ class Codec(ABC):
             stored |= parts
         if len(stored) < len(specs):
             raise InvalidModel("a tensor's name ends like those of its codec", field="model", fix="rename the tensor")
-        return assemble(ModelLayout.of(specs, {CODEC_KEY: self.name}), stored)
+        said = dict(metadata or {})
+        if self is not PLAIN:
+            said[CODEC_KEY] = self.name
+        return assemble(ModelLayout.of(specs, said), stored)
 
     def check_layout(self, update: ModelLayout, model: ModelLayout) -> None:
         """Check that an encoded update has the tensors of a model.
@@ -265,6 +295,14 @@ def codec_of(update: ModelLayout) -> Codec:
     if codec is None:
         raise InvalidUpdate("no such codec", field=CODEC_KEY, value=name[:80], limit=", ".join(CODECS))
     return codec
+
+
+def is_change(update: ModelLayout) -> bool:
+    """Whether an update holds changes, not a whole model; ``InvalidUpdate`` if it says neither."""
+    content = update.metadata.get(CONTENT_KEY, "model")
+    if content not in {"model", "change"}:
+        raise InvalidUpdate("no such content", field=CONTENT_KEY, value=content[:80], limit="model, change")
+    return content == "change"
 
 
 def _scales(tensor: Tensor) -> str:

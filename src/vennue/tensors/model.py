@@ -71,7 +71,7 @@ class MappedModel:
         if stop <= start:
             return _EMPTY[tensor.dtype]
         if self._resident_bytes > _RESIDENT_BYTES:
-            self._release()
+            self.release()
         self._resident_bytes += (stop - start) * tensor.stored.itemsize
         offset = len(self.layout.header) + tensor.start + start * tensor.stored.itemsize
         return np.frombuffer(self._map, tensor.stored, stop - start, offset)
@@ -101,8 +101,8 @@ class MappedModel:
             largest = max(largest, magnitude)
         return largest
 
-    def _release(self) -> None:
-        # What was read stays in the page cache, and what is still in use comes back from there when it is touched.
+    def release(self) -> None:
+        """Let go of what was read: it stays in the page cache, and comes back from there when it is touched."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
         self._resident_bytes = 0

@@ -4,14 +4,16 @@ A report is durable before it is acknowledged, is counted at most once, and cost
 It imports only the core, and is handed chunks of bytes: how they travelled is not its concern.
 
 From the outside in: ``aggregator`` (one attempt's updates), ``intake`` (an update on its way in), ``spool`` (updates on
-disk), ``fold`` (their running sum), ``commit`` and ``strategies`` (from the sum to the next model), ``blobs`` (where
-models live). What a model is, and how its numbers travel, is in `vennue.tensors`.
+disk), ``running`` and ``fold`` (their running sum), ``sums`` (what leaves send), ``update_set`` (them side by side),
+``commit`` and ``strategies`` (from there to the next model), ``blobs`` (where models live). What a model is, and how
+its numbers travel, is in `vennue.tensors`.
 """
 
 from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter, DirectoryBlobs, check_digest
-from vennue.updates.intake import Receipt, UpdateSink
+from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.strategies import STRATEGIES, Strategy, strategy
+from vennue.updates.sums import Partial, Receipt
 
 __all__ = [
     "STRATEGIES",
@@ -19,6 +21,8 @@ __all__ = [
     "BlobStore",
     "BlobWriter",
     "DirectoryBlobs",
+    "Partial",
+    "PartialSink",
     "Receipt",
     "RoundAggregator",
     "Strategy",

@@ -5,39 +5,42 @@ durable in the spool; only then may the device be told. Whoever keeps the round'
 ``fold`` adds it to the running sum, ``drop`` forgets it. ``aggregate`` takes exactly the updates that the round counted
 and stores the next model. An update that is refused, at whatever point, leaves no trace but a count.
 
-The disk is bounded, too: from time to time the sum takes the place of the updates in it, in the spool.
+Aggregators form a tree. A leaf's ``partial`` writes the sum of some of its updates, with the assignments in it; the
+next one takes it in by ``start_partial``, as durably as an update, and ``take`` makes it stand for its assignments once
+the round has counted all of them. What is in it cannot be taken out again, so it counts whole or not at all.
+
+The disk is bounded, too: from time to time the sum takes the place of the updates in it, in the spool. Strategies over
+the set of updates are the exception: they need each of them until the end.
 
 Everything is synchronous, and safe to call from several threads: uploads run side by side, folding is one at a time.
 After a crash, constructing the aggregator again brings back every finished update, in the stored sum or by itself.
 """
 
 import threading
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any
 
-from vennue.core.errors import Conflict, InvalidUpdate, NotFound, TooLarge, TooLate
+from vennue.core.errors import Conflict, NotFound, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
-from vennue.tensors.codecs import CODECS, codec_of
+from vennue.tensors.codecs import CODECS
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import BlobStore, check_digest
-from vennue.updates.commit import commit_model
-from vennue.updates.fold import Accumulator, Fold
-from vennue.updates.intake import Announcement, Receipt, Rules, UpdateSink
+from vennue.updates.commit import Reported, commit_model
+from vennue.updates.fold import Accumulator
+from vennue.updates.intake import Announcement, PartialSink, Rules, UpdateSink
+from vennue.updates.running import RunningSum, Unit, Weighting
 from vennue.updates.spool import Record, Spool
-from vennue.updates.strategies import Content, FedAvg, Strategy
-
-Weighting: TypeAlias = Literal["examples", "uniform"]
-
-FOLD_TOGETHER: Final = 4
-"""How many updates are folded at once; more are no faster."""
+from vennue.updates.strategies import FedAvg, Robust, Strategy
+from vennue.updates.sums import MetricSums, Partial, Receipt
+from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """The end of an attempt: the next model, what the strategy remembers for the next round, and what went in."""
+    """What an aggregation made: the next model, what the strategy remembers for the next round, and what went in."""
 
     model: Digest
     memory: Mapping[str, Digest]
@@ -55,10 +58,12 @@ class RoundAggregator:
         base: the model that the round starts from; its header is the layout of every update.
         blobs: where the base is, and the next model goes.
         spool: the directory of all spools.
-        content: what devices report, whole models or changes.
+        strategy: how updates become the next model; FedAvg by default.
         weighting: whether an update counts by its examples, or like any other.
         accumulator: the dtype of the sum.
         codecs: the names of the codecs to accept; all by default.
+        asynchronous: whether updates may start from different models, so that only changes can be taken, and
+            ``aggregate`` may be called again and again.
         with_sha256: whether every receipt has the body's SHA-256, which takes as long as all the rest together.
             Otherwise it is computed only where one is announced.
         durable: whether finished updates survive a power loss, not only a crash of the process.
@@ -78,10 +83,11 @@ class RoundAggregator:
         blobs: BlobStore,
         spool: Path,
         *,
-        content: Content = "model",
+        strategy: Strategy | None = None,
         weighting: Weighting = "examples",
         accumulator: Accumulator = "float32",
         codecs: Iterable[str] = tuple(CODECS),
+        asynchronous: bool = False,
         with_sha256: bool = False,
         durable: bool = False,
         spool_bytes: int = 4 * 2**30,
@@ -93,22 +99,21 @@ class RoundAggregator:
         """How many bytes had been received of those."""
         self._blobs = blobs
         self._base = MappedModel(blobs.path(base))
-        self._rules = Rules(self._base.layout, content, frozenset(codecs), with_sha256)
-        self._weighting = weighting
-
+        self._strategy = strategy or FedAvg()
+        self._rules = Rules(self._base.layout, self._strategy, frozenset(codecs), asynchronous, with_sha256)
+        self._weighting: Weighting = weighting
         self._spool = Spool(spool, attempt, durable=durable)
         self._spool_bytes = max(spool_bytes, 8 * self._base.layout.total_bytes)
+        self._keeps_updates = asynchronous or isinstance(self._strategy, Robust)
 
         self._folding = threading.Lock()  # guards these; taken before the other lock, never after it
-        self._fold = Fold(self._base.layout, accumulator)
-        self._metrics = _Metrics()
-        self._folded: set[AssignmentId] = set()
-        self._folded_bytes = 0  # of those that are not in the stored sum
-        self._stored: Record | None = None  # the sum of some of them, which cannot be taken out of it again
+        self._sum = RunningSum(self._base, self._strategy, weighting, accumulator)
+        self._staleness: dict[str, int] = {}
 
         self._lock = threading.Lock()  # guards these, and the counts
-        self._finished: dict[AssignmentId, Record] = {}
-        self._sinks: set[UpdateSink] = set()
+        self._finished: dict[AssignmentId, Unit] = {}
+        self._waiting: dict[str, Unit] = {}  # partial sums that were not taken yet, by id
+        self._sinks: set[UpdateSink | PartialSink] = set()
         self._is_open = True
 
         self._recover()
@@ -124,15 +129,28 @@ class RoundAggregator:
         return self._rules.max_body_bytes
 
     @property
-    def finished(self) -> frozenset[AssignmentId]:
-        """The assignments whose updates are durable, and not dropped."""
+    def max_partial_bytes(self) -> int:
+        """The size of the largest partial sum that can be right."""
+        return self._rules.max_partial_bytes
+
+    @property
+    def finished(self) -> Mapping[AssignmentId, Receipt]:
+        """The receipts of all updates that are durable and not dropped, those within taken sums included."""
         with self._lock:
-            return frozenset(self._finished)
+            return {assignment: unit.receipts[assignment] for assignment, unit in self._finished.items()}
+
+    @property
+    def waiting(self) -> tuple[Partial, ...]:
+        """The partial sums that are durable, and neither taken nor dropped."""
+        with self._lock:
+            return tuple(unit.partial for unit in self._waiting.values() if unit.partial is not None)
 
     def receipt(self, assignment: AssignmentId) -> Receipt | None:
         """The answer to a repeated upload, if the assignment's update is durable."""
-        record = self._finished.get(assignment)
-        return None if record is None else Receipt.of(record, duplicate=True)
+        unit = self._finished.get(assignment)
+        return None if unit is None else replace(unit.receipts[assignment], duplicate=True)
+
+    # -- in -----------------------------------------------------------------------------------------------------------
 
     def start_update(
         self,
@@ -142,6 +160,7 @@ class RoundAggregator:
         metrics: Mapping[str, float] | None = None,
         content_length: int | None = None,
         sha256: Digest | None = None,
+        token: str = "",
     ) -> UpdateSink:
         """Begin to receive an update. For one that is durable already, the sink ignores what is written to it.
 
@@ -151,21 +170,20 @@ class RoundAggregator:
             metrics: names and finite numbers, to be averaged beside the model.
             content_length: the size of the body, where it was announced.
             sha256: the digest that the body must have, where it was announced.
+            token: what proves that the assignment is the sender's, to be kept with the update.
 
         Raises:
             TooLate: the attempt takes no more updates.
             Conflict: the assignment is of another attempt.
-            InvalidUpdate: a weight or a metric that cannot be right.
+            InvalidUpdate: a weight or a metric that cannot be right, or a metric that the strategy needs is missing.
             InvalidInput: ``sha256`` is no digest.
             TooLarge: ``content_length`` is more than an update of this model can have.
             StorageError: the spool cannot be written.
         """
-        if attempt_of(assignment) != self.attempt:
-            raise Conflict(
-                "the assignment is of another attempt", field="assignment", value=assignment, limit=self.attempt
-            )
+        self._check_own([assignment])
         sha256 = None if sha256 is None else check_digest(sha256)
-        announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256)
+        announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token)
+        self._strategy.check(announced.weight if self._weighting == "examples" else 1.0, announced.metrics)
         if content_length is not None and content_length > self.max_update_bytes:
             raise TooLarge(
                 "the update is larger than one of this model can be",
@@ -175,85 +193,158 @@ class RoundAggregator:
             )
         with self._lock:
             duplicate = self.receipt(assignment)
-            if not self._is_open and duplicate is None:
-                raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
+            if duplicate is None:
+                self._check_open()
             writer = self._spool.begin(max_bytes=self.max_update_bytes) if duplicate is None else None
-            sink = UpdateSink(announced, self._rules, writer, duplicate, self._sink_ended)
+            sink = UpdateSink(announced, self._rules, writer, duplicate, self._update_ended)
             if duplicate is None:
                 self._sinks.add(sink)
         return sink
 
-    def fold(self, *assignments: AssignmentId) -> None:
+    def start_partial(self, partial: Partial) -> PartialSink:
+        """Begin to receive the sum of some of the attempt's updates. It counts once it was taken.
+
+        Raises:
+            TooLate: the attempt takes no more updates.
+            Conflict: an assignment in it is of another attempt, or the round cannot use sums.
+            StorageError: the spool cannot be written.
+        """
+        self._check_own(partial.receipts)
+        if self._keeps_updates:
+            raise Conflict(
+                "this round needs every update by itself", field="partial", value=partial.id, fix="pass updates on"
+            )
+        with self._lock:
+            self._check_open()
+            writer = self._spool.begin(max_bytes=self._rules.max_partial_bytes)
+            sink = PartialSink(partial, self._rules, writer, self._partial_ended)
+            self._sinks.add(sink)
+        return sink
+
+    def take(self, id: str) -> None:
+        """A partial sum counts, in place of whatever came for its assignments by other ways.
+
+        Raises:
+            NotFound: no such sum waits.
+        """
+        with self._folding, self._lock:
+            unit = self._waiting.pop(id, None)
+            if unit is None:
+                raise NotFound("there is no such partial sum", field="partial", value=id)
+            for assignment in unit.receipts:
+                other = self._finished.pop(assignment, None)
+                if other is not None:
+                    self._spool.remove(other.record.key)
+                self._finished[assignment] = unit
+
+    def drop(self, assignment: AssignmentId) -> None:
+        """Forget an update that does not count after all; nothing happens where there is none.
+
+        Raises:
+            Conflict: it is part of a sum.
+        """
+        with self._folding:
+            with self._lock:
+                unit = self._finished.get(assignment)
+                if unit is None:
+                    return
+                if unit.partial is not None:
+                    raise Conflict("the update is part of a sum already", field="assignment", value=assignment)
+                del self._finished[assignment]
+            self._sum.forget({unit.key: unit})
+            self._spool.remove(unit.key)
+
+    def drop_partial(self, id: str) -> None:
+        """Forget a partial sum that was not taken; nothing happens where there is none."""
+        with self._lock:
+            unit = self._waiting.pop(id, None)
+        if unit is not None:
+            self._spool.remove(unit.record.key)
+
+    # -- out ----------------------------------------------------------------------------------------------------------
+
+    def fold(self, *assignments: AssignmentId, staleness: Mapping[AssignmentId, int] | None = None) -> None:
         """Add finished updates that count to the running sum; nothing happens to those that are in it already.
 
         Several at once are added faster than one by one.
+
+        Args:
+            assignments: whose updates.
+            staleness: how many model updates older than the present model their bases are, where that is not 0.
 
         Raises:
             NotFound: there is no finished update of an assignment.
             StorageError: an update cannot be read.
         """
         with self._folding:
-            self._fold_in(assignments)
-            if self._folded_bytes > self._spool_bytes:
+            self._staleness.update({str(assignment): by for assignment, by in (staleness or {}).items()})
+            units = self._units(assignments)
+            if isinstance(self._strategy, Robust):
+                return
+            self._sum.add(units, self._staleness)
+            if self._sum.unstored_bytes > self._spool_bytes and not self._keeps_updates:
                 self._store_sum()
-
-    def drop(self, assignment: AssignmentId) -> None:
-        """Forget an update that does not count after all; nothing happens where there is none.
-
-        Raises:
-            Conflict: it was folded, and is part of the stored sum.
-        """
-        with self._folding:
-            if assignment in _summed(self._stored):
-                raise Conflict("the update is part of a sum already", field="assignment", value=assignment)
-            with self._lock:
-                self._finished.pop(assignment, None)
-            if assignment in self._folded:
-                self._unfold()
-            self._spool.remove(assignment)
 
     def aggregate(
         self,
-        strategy: Strategy | None = None,
         *,
         assignments: Iterable[AssignmentId] | None = None,
         memory: Mapping[str, Digest] | None = None,
         round_number: int = 1,
     ) -> Aggregate:
-        """Take no more updates, and store the next model, durably. May be repeated, if the disk was full, say.
+        """Store the next model, durably. May be repeated, if the disk was full, say.
+
+        A synchronous round takes no more updates from here on. An asynchronous one goes on, from the new model and
+        without the updates in it.
 
         Args:
-            strategy: what makes the next model of the mean; FedAvg by default.
             assignments: exactly those whose updates count; by default, all that are finished.
             memory: the strategy's memory, from the previous round's ``Aggregate``.
             round_number: which round this ends, from 1.
 
         Raises:
-            Conflict: no update counts; or one that does not is part of the stored sum.
+            Conflict: no update counts, or too few for the strategy; or one that does not is part of a sum.
             NotFound: an update that counts is not there.
             Exception: as ``commit.commit_model``.
         """
         with self._lock:
-            self._is_open = False
+            self._is_open &= self._rules.changes_only
             counted = frozenset(self._finished if assignments is None else assignments)
         if not counted:
             raise Conflict("no update to aggregate", field="assignments", fix="try the round again")
         with self._folding:
-            if not self._folded <= counted:
-                self._unfold()
-            if not self._folded <= counted:
-                raise Conflict("an update that does not count is part of a sum already", field="assignments")
-            self._fold_in(counted)
+            units = self._units(counted)
+            reported, metrics = self._reported(units, counted)
             model, kept = commit_model(
-                self._fold,
-                strategy or FedAvg(),
-                self._base,
-                self._blobs,
-                content=self._rules.content,
-                round_number=round_number,
-                memory=memory,
+                reported, self._strategy, self._base, self._blobs, round_number=round_number, memory=memory
             )
-            return Aggregate(model, kept, counted, self._fold.weight, self._metrics.means())
+            weight = sum(unit.weight(self._weighting) for unit in units.values())
+            if self._rules.changes_only:
+                self._base = self._sum.base = MappedModel(self._blobs.path(model))
+                self._release(counted)
+        return Aggregate(model, kept, counted, weight, metrics.means())
+
+    def partial(
+        self, id: str, assignments: Iterable[AssignmentId], write: Callable[[bytes | memoryview], None]
+    ) -> Partial:
+        """Write the sum of exactly these updates, for another aggregator; what must be told with it.
+
+        They stay here until they are released, or dropped because the other one refuses some of them.
+
+        Raises:
+            NotFound: one of them is not there.
+            Conflict: one that is not named is in a sum with one that is.
+        """
+        with self._folding:
+            counted = frozenset(assignments)
+            self._sum.make(self._units(counted), counted, self._staleness)
+            self._sum.fold.store(write)
+            return self._sum.partial(id)
+
+    def release(self, assignments: Iterable[AssignmentId]) -> None:
+        """Forget updates that have gone on, as a partial sum. Their receipts are the caller's to keep."""
+        with self._folding:
+            self._release(frozenset(assignments))
 
     def close(self, *, discard: bool = True) -> None:
         """Take no more updates, break off those on their way, and remove the spool, unless a later process wants it."""
@@ -265,112 +356,114 @@ class RoundAggregator:
         if discard:
             self._spool.discard()
 
-    def _fold_in(self, assignments: Iterable[AssignmentId]) -> None:
-        missing = sorted(set(assignments) - self._folded)
-        with self._lock:
-            for assignment in missing:
-                if assignment not in self._finished:
-                    raise NotFound("no finished update of this assignment", field="assignment", value=assignment)
-            records = [self._finished[assignment] for assignment in missing]
-        for first in range(0, len(records), FOLD_TOGETHER):
-            together = records[first : first + FOLD_TOGETHER]
-            updates = [
-                MappedModel(record.path, size_bytes=record.body_bytes, known=self.layout, error=InvalidUpdate)
-                for record in together
-            ]
-            weights = [self._weight(record) for record in together]
-            self._fold.add(*zip(updates, (codec_of(update.layout) for update in updates), weights, strict=True))
-            for record, weight in zip(together, weights, strict=True):
-                self._metrics.add(record.meta["metrics"], weight)
-                self._folded.add(AssignmentId(record.key))
-                self._folded_bytes += record.body_bytes
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _unfold(self) -> None:
-        """Go back to the stored sum, or to the beginning."""
-        if self._stored is None:
-            self._fold.clear()
-            self._metrics = _Metrics()
-        else:
-            about = self._stored.meta
-            sums = MappedModel(self._stored.path, size_bytes=self._stored.body_bytes, known=self._fold.sums_layout)
-            self._fold.restore(sums, about["weight"], about["updates"])
-            self._metrics = _Metrics(**about["metrics"])
-        self._folded = _summed(self._stored)
-        self._folded_bytes = 0
+    def _reported(self, units: Mapping[str, Unit], counted: frozenset[AssignmentId]) -> tuple[Reported, MetricSums]:
+        """What exactly these come to, and their metrics."""
+        if not isinstance(self._strategy, Robust):
+            self._sum.make(units, counted, self._staleness)
+            return self._sum.fold, self._sum.metrics
+        metrics = MetricSums()
+        records = [units[key].record for key in sorted(units)]
+        for key, record in zip(sorted(units), records, strict=True):
+            metrics.add(record.meta["metrics"], units[key].weight(self._weighting))
+        updates = SpooledSet(self._base, [SpooledUpdate(record.path, record.body_bytes) for record in records])
+        return Combined(self._strategy, updates), metrics
+
+    def _units(self, assignments: Iterable[AssignmentId]) -> dict[str, Unit]:
+        """The units that hold the updates of these assignments, by key."""
+        units: dict[str, Unit] = {}
+        with self._lock:
+            for assignment in assignments:
+                unit = self._finished.get(assignment)
+                if unit is None:
+                    raise NotFound("no finished update of this assignment", field="assignment", value=assignment)
+                units[unit.key] = unit
+        return units
 
     def _store_sum(self) -> None:
         """Let the sum take the place of the updates in it. A crash at any point leaves the one or the other."""
+        covered = tuple(self._sum.units)
+        stored = self._sum.store(self._spool)
         with self._lock:
-            finished = {assignment: self._finished[assignment] for assignment in self._folded}
-        about = {
-            "weight": self._fold.weight,
-            "updates": self._fold.updates,
-            "metrics": asdict(self._metrics),
-            "receipts": {key: [r.body_bytes, r.meta["weight"], r.meta["sha256"]] for key, r in finished.items()},
-        }
-        number = 1 if self._stored is None else self._stored.meta["number"] + 1
-        with self._spool.begin() as writer:
-            self._fold.store(writer.write)
-            stored, _ = writer.finish(f"sum.{number}", {"number": number, **about})
-        covered = [*finished, *([] if self._stored is None else [self._stored.key])]
-        self._stored = stored
-        self._folded_bytes = 0
+            self._finished |= dict.fromkeys(stored.receipts, stored)
         for key in covered:
+            self._spool.remove(key)
+
+    def _release(self, gone: frozenset[AssignmentId]) -> None:
+        with self._lock:
+            units = {unit.key: unit for a in gone if (unit := self._finished.pop(a, None)) is not None}
+        self._sum.forget(units)
+        for assignment in gone:
+            self._staleness.pop(assignment, None)
+        for key in units:
             self._spool.remove(key)
 
     def _recover(self) -> None:
         """Take over what an earlier process finished."""
         records = self._spool.records()
-        sums = sorted((record for record in records if "receipts" in record.meta), key=lambda r: int(r.meta["number"]))
+        sums = sorted((r for r in records if "number" in r.meta), key=lambda r: int(r.meta["number"]))
         if sums:
-            self._stored = sums[-1]  # it covers those before it
-            for key, (body_bytes, weight, sha256) in self._stored.meta["receipts"].items():
-                meta = {"weight": weight, "metrics": {}, "sha256": sha256}
-                self._finished[AssignmentId(key)] = Record(key, meta, self._stored.path, body_bytes)
-            self._unfold()
+            stored = self._sum.stored = Unit.of(sums[-1])  # it covers those before it
+            self._finished |= dict.fromkeys(stored.receipts, stored)
+            self._sum.reset()
         for record in records:
-            if record in sums[:-1] or record.key in self._folded:
-                self._spool.remove(record.key)
-            elif record not in sums:
-                self._finished[AssignmentId(record.key)] = record
-
-    def _weight(self, record: Record) -> float:
-        weight: float = record.meta["weight"]
-        return weight if self._weighting == "examples" else 1.0
-
-    def _sink_ended(self, sink: UpdateSink, record: Record | None) -> Record | None:
-        with self._lock:
-            self._sinks.discard(sink)
-            if record is None:
-                self.refused_updates += 1
-                self.refused_bytes += sink.received_bytes
-                return None
-            earlier = self._finished.get(AssignmentId(record.key))
-            if earlier is not None:
-                if earlier is not record:  # the earlier update gave way to the stored sum meanwhile
+            if record in sums:
+                if record is not sums[-1]:
                     self._spool.remove(record.key)
-                return earlier
-            if not self._is_open:
-                # Published while the attempt was being closed: nobody was told, so it must not exist.
+                continue
+            unit = Unit.of(record)
+            if self._sum.stored is not None and unit.receipts.keys() <= self._sum.stored.receipts.keys():
                 self._spool.remove(record.key)
-                raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
-            self._finished[AssignmentId(record.key)] = record
-            return record
+            elif unit.partial is None:
+                self._finished[AssignmentId(record.key)] = unit
+            else:
+                self._waiting[unit.partial.id] = unit
 
+    def _update_ended(self, sink: Any, record: Record | None) -> Receipt | None:
+        with self._lock:
+            record = self._ended(sink, record)
+            if record is None:
+                return None
+            unit = Unit.of(record)
+            (assignment,) = unit.receipts
+            counted = self._finished.setdefault(assignment, unit)
+            if counted is unit:
+                return unit.receipts[assignment]
+            if counted.record is not record:
+                self._spool.remove(record.key)  # a sum has taken its place meanwhile
+            return self.receipt(assignment)
 
-def _summed(stored: Record | None) -> set[AssignmentId]:
-    return set() if stored is None else {AssignmentId(key) for key in stored.meta["receipts"]}
+    def _partial_ended(self, sink: Any, record: Record | None) -> bool | None:
+        with self._lock:
+            record = self._ended(sink, record)
+            if record is None:
+                return None
+            unit = Unit.of(record)
+            assert unit.partial is not None, "a partial sum's record says what is in it"
+            if any(other.record is record for other in self._finished.values()):
+                return False
+            return self._waiting.setdefault(unit.partial.id, unit) is unit
 
+    def _ended(self, sink: Any, record: Record | None) -> Record | None:
+        """Note that a sink has ended: its record, if it has one that may exist."""
+        self._sinks.discard(sink)
+        if record is None:
+            self.refused_updates += 1
+            self.refused_bytes += sink.received_bytes
+        elif not self._is_open and record.key not in self._finished:
+            # Published while the attempt was being closed: nobody was told, so it must not exist.
+            self._spool.remove(record.key)
+            raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
+        return record
 
-@dataclass(slots=True)
-class _Metrics:
-    sums: dict[str, float] = field(default_factory=dict)
-    weights: dict[str, float] = field(default_factory=dict)
+    def _check_own(self, assignments: Iterable[AssignmentId]) -> None:
+        for assignment in assignments:
+            if attempt_of(assignment) != self.attempt:
+                raise Conflict(
+                    "the assignment is of another attempt", field="assignment", value=assignment, limit=self.attempt
+                )
 
-    def add(self, metrics: Mapping[str, float], weight: float) -> None:
-        for name, value in metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + weight * value
-            self.weights[name] = self.weights.get(name, 0.0) + weight
-
-    def means(self) -> dict[str, float]:
-        return {name: self.sums[name] / self.weights[name] for name in self.sums}
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)

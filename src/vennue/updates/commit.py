@@ -1,14 +1,14 @@
-"""The end of a round: from the folded sum to the next model's blob, block by block.
+"""The end of a round: from what the updates come to, as a sum or side by side, to the next model's blob.
 
-Base model, mean and the strategy's memory are walked together; what comes out is written to the blob store as it is
-computed, so the memory that this takes is a few blocks, for a model of any size. Nothing exists before all of it is
-durable. The new model has the base's header, byte by byte, and the base's integer tensors.
+Base model, what was reported and the strategy's memory are walked together; what comes out is written to the blob
+store as it is computed, so the memory that this takes is a few blocks, for a model of any size. Nothing exists before
+all of it is durable. The new model has the base's header, byte by byte, and the base's integer tensors.
 """
 
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -18,31 +18,39 @@ from vennue.tensors.codecs import BLOCK_ELEMENTS
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import Array, MappedModel, narrowed, peak, widened
 from vennue.updates.blobs import BlobStore, BlobWriter
-from vennue.updates.fold import Fold
-from vennue.updates.strategies.base import Block, Content, Strategy
+from vennue.updates.strategies.base import Block, Strategy
 
 STRATEGY_KEY: Final = "vennue.strategy"
 SLOT_KEY: Final = "vennue.slot"
 
 
+class Reported(Protocol):
+    """What a round's updates come to: a fold's mean, or what a robust strategy makes of the set."""
+
+    layout: ModelLayout
+    dtype: np.dtype[np.float32 | np.float64]
+
+    def block(self, tensor: Tensor, start: int, stop: int, base: Array, round_number: int) -> Block:
+        """Elements ``start`` to ``stop`` of a floating tensor, with those of the base, for the strategy's step."""
+        ...
+
+
 def commit_model(
-    fold: Fold,
+    reported: Reported,
     strategy: Strategy,
     base: MappedModel,
     blobs: BlobStore,
     *,
-    content: Content = "model",
     round_number: int = 1,
     memory: Mapping[str, Digest] | None = None,
 ) -> tuple[Digest, dict[str, Digest]]:
     """Store the next model, durably.
 
     Args:
-        fold: at least one update, of the base's layout.
-        strategy: what makes a model of the mean.
+        reported: at least one update, of the base's layout.
+        strategy: what makes a model of it.
         base: the model that the round started from.
         blobs: where the results go, and where the memory comes from.
-        content: what the folded updates are.
         round_number: which round this ends, from 1.
         memory: the strategy's slots as the previous round left them; ``None`` at first.
 
@@ -56,7 +64,7 @@ def commit_model(
         StorageError: a result cannot be stored.
         Exception: whatever a strategy of the user's raises.
     """
-    slots = [_Slot(name, first, strategy, fold, memory, blobs) for name, first in strategy.slots().items()]
+    slots = [_Slot(name, first, strategy, reported, memory, blobs) for name, first in strategy.slots().items()]
     with ExitStack() as stack:
         model_writer = stack.enter_context(blobs.create(size_bytes=base.layout.total_bytes))
         model_writer.write(base.layout.header)
@@ -66,12 +74,8 @@ def commit_model(
             for start, stop in base.blocks(tensor, BLOCK_ELEMENTS):
                 stored = base.read(tensor, start, stop)
                 if tensor.is_floating:
-                    block = Block(
-                        base=widened(stored, tensor.dtype, np.empty(stop - start, fold.dtype)),
-                        reported=fold.mean(tensor, start, stop),
-                        content=content,
-                        round_number=round_number,
-                    )
+                    wide = widened(stored, tensor.dtype, np.empty(stop - start, reported.dtype))
+                    block = reported.block(tensor, start, stop, wide, round_number)
                     arrays = {slot.name: slot.read(tensor, start, stop) for slot in slots}
                     stored = narrowed(_stepped(strategy, block, arrays), tensor.dtype)
                     _check_finite(stored, tensor.dtype, f"{strategy.name}: {tensor.name}")
@@ -90,14 +94,14 @@ class _Slot:
         name: str,
         first: float,
         strategy: Strategy,
-        fold: Fold,
+        reported: Reported,
         memory: Mapping[str, Digest] | None,
         blobs: BlobStore,
     ) -> None:
         self.name = name
         self._first = first
-        self._dtype = fold.dtype
-        specs = [(tensor.name, f"F{8 * fold.dtype.itemsize}", tensor.shape) for tensor in fold.layout.floating]
+        self._dtype = reported.dtype
+        specs = [(tensor.name, f"F{8 * reported.dtype.itemsize}", tensor.shape) for tensor in reported.layout.floating]
         metadata = {STRATEGY_KEY: strategy.name, SLOT_KEY: name}
         self.layout = ModelLayout.of(specs, metadata, keep_order=True)
         self._before: MappedModel | None = None

@@ -9,8 +9,9 @@ memory sees one read of the update, and one read and one write of the sum for al
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from vennue.core.errors import StorageError
 from vennue.tensors.codecs import BLOCK_ELEMENTS, Codec
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import Array, MappedModel
+from vennue.updates.strategies.base import Block
 
 Accumulator: TypeAlias = Literal["float32", "float64"]
 
@@ -28,8 +30,37 @@ MIN_WEIGHT: Final = 1e-6
 MAX_WEIGHT: Final = 1e9
 
 
+class Term(NamedTuple):
+    """A checked update and how it enters the mean: Σ coefficient · update / Σ weight.
+
+    ``is_change`` tells that it holds by how much training changed the base, not the trained numbers.
+    """
+
+    update: MappedModel
+    codec: Codec
+    coefficient: float
+    weight: float
+    is_change: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What is known of a sum beside its numbers.
+
+    ``weight`` is Σ weight; ``models`` is Σ coefficient over those updates that are whole models, so that many times
+    the base is in the sum; ``updates`` is how many there are.
+    """
+
+    weight: float = 0.0
+    models: float = 0.0
+    updates: int = 0
+
+    def __add__(self, other: "Totals") -> "Totals":
+        return Totals(self.weight + other.weight, self.models + other.models, self.updates + other.updates)
+
+
 class Fold:
-    """Σ weight · update over the floating tensors of a layout. One thread at a time.
+    """Σ coefficient · update over the floating tensors of a layout. One thread at a time.
 
     Args:
         layout: the round's model.
@@ -38,11 +69,9 @@ class Fold:
 
     def __init__(self, layout: ModelLayout, accumulator: Accumulator = "float32") -> None:
         self.layout = layout
+        self.totals = Totals()
         is_wide = accumulator == "float64" or any(tensor.dtype == "F64" for tensor in layout.floating)
         self.dtype: np.dtype[np.float32 | np.float64] = np.dtype(np.float64 if is_wide else np.float32)
-        self.weight = 0.0
-        """Σ weight."""
-        self.updates = 0
         self._sums = np.zeros(sum(tensor.elements for tensor in layout.floating), self.dtype)
         self._scratch = np.empty(BLOCK_ELEMENTS, self.dtype)
         self._at: dict[str, slice] = {}
@@ -51,8 +80,8 @@ class Fold:
             self._at[tensor.name] = slice(position, position + tensor.elements)
             position += tensor.elements
 
-    def add(self, *updates: tuple[MappedModel, Codec, float]) -> None:
-        """Add checked updates, each with its codec and weight. Takes time in proportion to their bytes, no memory.
+    def add(self, *terms: Term) -> None:
+        """Add checked updates. Takes time in proportion to their bytes, no memory.
 
         Several at once are up to half as fast again as one by one: a block of the sum stays in the cache for all.
         """
@@ -60,15 +89,36 @@ class Fold:
             sums = self._sums[self._at[tensor.name]]
             for start in range(0, len(sums), BLOCK_ELEMENTS):
                 block = sums[start : start + BLOCK_ELEMENTS]
-                for update, codec, weight in updates:
-                    codec.add(update, tensor, start, weight, block, self._scratch[: len(block)])
-        self.weight += sum(weight for _, _, weight in updates)
-        self.updates += len(updates)
+                for update, codec, coefficient, _, _ in terms:
+                    codec.add(update, tensor, start, coefficient, block, self._scratch[: len(block)])
+        for _, _, coefficient, weight, is_change in terms:
+            self.totals += Totals(weight, 0.0 if is_change else coefficient, 1)
+
+    def add_sums(self, sums: MappedModel, totals: Totals) -> None:
+        """Add what another fold of the same model has stored, in float32 or float64."""
+        for stored in sums.layout.tensors:
+            target = self._sums[self._at[stored.name]]
+            for start, stop in sums.blocks(stored):
+                np.add(target[start:stop], sums.read(stored, start, stop), out=target[start:stop], casting="same_kind")
+        self.totals += totals
 
     def mean(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
         """The weighted mean of elements ``start`` to ``stop`` of a floating tensor, flat, as a new array."""
         sums = self._sums[self._at[tensor.name]]
-        return np.divide(sums[start:stop], self.dtype.type(self.weight))
+        return np.divide(sums[start:stop], self.dtype.type(self.totals.weight))
+
+    def block(self, tensor: Tensor, start: int, stop: int, base: Array, round_number: int) -> Block:
+        """Those elements for a strategy's step.
+
+        A mean of models is exactly that. Where there are changes, too, or shares that a strategy made smaller, the
+        base is taken out of the sum, and what is left is a mean change.
+        """
+        mean = self.mean(tensor, start, stop)
+        if self.totals.models == self.totals.weight:
+            return Block(base, mean, "model", round_number)
+        if self.totals.models:
+            mean -= self.dtype.type(self.totals.models / self.totals.weight) * base
+        return Block(base, mean, "change", round_number)
 
     def result(self) -> dict[str, Array]:
         """The weighted mean of each floating tensor, in its shape and in the accumulator's dtype."""
@@ -77,25 +127,19 @@ class Fold:
     def clear(self) -> None:
         """Begin anew: no update was added."""
         self._sums[...] = 0
-        self.weight = 0.0
-        self.updates = 0
+        self.totals = Totals()
 
     @cached_property
     def sums_layout(self) -> ModelLayout:
         """The layout in which the sums are stored: the floating tensors, in the accumulator's dtype."""
-        dtype = f"F{8 * self.dtype.itemsize}"
-        return ModelLayout.of(
-            ((tensor.name, dtype, tensor.shape) for tensor in self.layout.floating),
-            {"vennue.sums": "1"},
-            keep_order=True,
-        )
+        return sums_layout(self.layout, self.dtype.itemsize)
 
     def store(self, write: Callable[[bytes | memoryview], None]) -> None:
-        """Write the sums as a safetensors file; ``weight`` and ``updates`` are the caller's to keep."""
+        """Write the sums as a safetensors file; ``totals`` is the caller's to keep."""
         write(self.sums_layout.header)
         write(self._sums.data)
 
-    def restore(self, sums: MappedModel, weight: float, updates: int) -> None:
+    def restore(self, sums: MappedModel, totals: Totals) -> None:
         """Go on from sums that were stored, exactly.
 
         Raises:
@@ -108,9 +152,14 @@ class Fold:
                 value=str(self.dtype),
                 fix="go on with the accumulator that the round began with",
             )
-        for stored in self.sums_layout.tensors:
-            target = self._sums[self._at[stored.name]]
-            for start, stop in sums.blocks(stored):
-                target[start:stop] = sums.read(stored, start, stop)
-        self.weight = weight
-        self.updates = updates
+        self.clear()
+        self.add_sums(sums, totals)
+
+
+def sums_layout(layout: ModelLayout, itemsize: int) -> ModelLayout:
+    """The layout of the sums of a model's floating tensors, in float32 (4 bytes) or float64 (8)."""
+    return ModelLayout.of(
+        ((tensor.name, f"F{8 * itemsize}", tensor.shape) for tensor in layout.floating),
+        {"vennue.sums": "1"},
+        keep_order=True,
+    )

@@ -1,56 +1,32 @@
 """How an update comes in: chunk by chunk into the spool, checked as early as it can be, and durable before its receipt.
 
 The header is checked as soon as it is whole, so what is not an update of the round's model is refused before its body
-is received. The numbers are checked when all of them are there, in one pass over the page cache, at several GB/s.
+is received. The numbers are checked when all of them are there, in one pass over the page cache, at several GB/s. A
+partial sum comes in the same way.
 """
 
 import hashlib
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, Self, TypeVar
 
 from vennue.core.errors import InvalidUpdate, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, Digest
-from vennue.tensors.codecs import PLAIN, Codec, codec_of
+from vennue.tensors.codecs import PLAIN, Codec, codec_of, is_change
 from vennue.tensors.layout import HeaderReader, ModelLayout
 from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import digest_mismatch
-from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT
+from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT, sums_layout
 from vennue.updates.spool import Record, SpoolWriter
-from vennue.updates.strategies import Content
+from vennue.updates.strategies import Strategy
+from vennue.updates.sums import MAX_METRIC_NAME, Partial, Receipt
 
-MAX_METRICS: Final = 64
-MAX_METRIC_NAME: Final = 128
+MAX_DEVICE_METRICS: Final = 64
 
 _HEADER_SLACK_BYTES: Final = 64 * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """An update is durable: now, or, for a ``duplicate``, since an earlier upload for its assignment.
-
-    ``sha256`` is that of the body that was stored, where it was computed.
-    """
-
-    assignment: AssignmentId
-    body_bytes: int
-    weight: float
-    sha256: Digest | None
-    duplicate: bool = False
-
-    @classmethod
-    def of(cls, record: Record, *, duplicate: bool = False) -> "Receipt":
-        """The receipt of a spooled update."""
-        sha256 = record.meta["sha256"]
-        return cls(
-            AssignmentId(record.key),
-            record.body_bytes,
-            record.meta["weight"],
-            None if sha256 is None else Digest(sha256),
-            duplicate,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +39,7 @@ class Announcement:
         metrics: names and finite numbers, to be averaged beside the model.
         content_length: the size of the body, where it was announced.
         sha256: the digest that the body must have, where it was announced.
+        token: what proves that the assignment is the sender's, kept with the update.
 
     Raises:
         InvalidUpdate: a weight or a metric that cannot be right.
@@ -73,6 +50,7 @@ class Announcement:
     metrics: Mapping[str, float]
     content_length: int | None
     sha256: Digest | None
+    token: str
 
     def __post_init__(self) -> None:
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # false for what is not a number, too
@@ -83,8 +61,8 @@ class Announcement:
                 limit=MAX_WEIGHT,
                 fix="send the number of examples that the update was trained on",
             )
-        if len(self.metrics) > MAX_METRICS:
-            raise InvalidUpdate("too many metrics", field="metrics", value=len(self.metrics), limit=MAX_METRICS)
+        if len(self.metrics) > MAX_DEVICE_METRICS:
+            raise InvalidUpdate("too many metrics", field="metrics", value=len(self.metrics), limit=MAX_DEVICE_METRICS)
         for name, value in self.metrics.items():
             if len(name) > MAX_METRIC_NAME or not name.isprintable():
                 raise InvalidUpdate(
@@ -99,11 +77,15 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What every update of a round must be like."""
+    """What every update of a round must be like.
+
+    ``changes_only`` holds for asynchronous rounds: a whole model says nothing where updates start from different ones.
+    """
 
     layout: ModelLayout
-    content: Content
+    strategy: Strategy
     codecs: frozenset[str]
+    changes_only: bool
     with_sha256: bool
 
     @property
@@ -116,6 +98,11 @@ class Rules:
         """The size of the largest body that can be right: a codec may be wider than the model's dtype."""
         return self.max_header_bytes + 2 * self.layout.data_bytes
 
+    @property
+    def max_partial_bytes(self) -> int:
+        """The size of the largest partial sum that can be right."""
+        return self.max_header_bytes + 4 * self.layout.data_bytes
+
     def codec(self, update: ModelLayout) -> Codec:
         """The codec of an update with an acceptable header; ``InvalidUpdate`` otherwise."""
         codec = codec_of(update)
@@ -125,31 +112,155 @@ class Rules:
                 field="codec",
                 value=codec.name,
                 limit=", ".join(sorted(self.codecs)),
+                fix="use one that the task names",
             )
-        if codec.is_sparse and self.content != "change":
-            raise InvalidUpdate(
-                "this codec leaves numbers out, so it carries changes, not models",
-                field="codec",
-                value=codec.name,
-                fix="send the whole model in another codec",
-            )
+        if not is_change(update):
+            if codec.is_sparse:
+                raise InvalidUpdate(
+                    "this codec leaves numbers out, so it carries changes, not models",
+                    field="codec",
+                    value=codec.name,
+                    fix="send the change, and say so in the metadata: vennue.content = change",
+                )
+            if self.changes_only:
+                raise InvalidUpdate(
+                    "the job is asynchronous, so it takes changes, not models",
+                    field="content",
+                    value="model",
+                    fix="send the change, and say so in the metadata: vennue.content = change",
+                )
         codec.check_layout(update, self.layout)
         return codec
 
 
-class UpdateSink:
+Done = TypeVar("Done")
+
+
+class _Sink(ABC, Generic[Done]):
+    """A body on its way into the spool. After any error it is aborted. As a context manager, it aborts if unfinished.
+
+    Args:
+        reader: of its header.
+        max_bytes: how long it may be.
+        writer: where it goes; ``None`` for what is there already.
+        ended: called once, with the record when it is durable, and with ``None`` when it was refused or broken off. It
+            says what became of a record, or refuses it by raising.
+    """
+
+    def __init__(
+        self,
+        reader: HeaderReader,
+        max_bytes: int,
+        writer: SpoolWriter | None,
+        ended: "Callable[[_Sink[Done], Record | None], Done | None]",
+    ) -> None:
+        self.received_bytes = 0
+        self._reader = reader
+        self._max_bytes = max_bytes
+        self._layout: ModelLayout | None = None
+        self._writer = writer
+        self._ended = ended
+        self._lock = threading.Lock()  # closing the aggregator aborts from another thread
+
+    def write(self, chunk: bytes | bytearray | memoryview) -> None:
+        """Take the next chunk, of any size. Of what is there already, it is ignored.
+
+        Raises:
+            InvalidUpdate: the header, once it is whole, is not one of the round's.
+            TooLarge: more bytes than it can have, or than the header calls for.
+            StorageError: the disk is full.
+            TooLate: the attempt was closed meanwhile.
+        """
+        with self._lock:
+            self.received_bytes += len(chunk)
+            if self._is_repeat():
+                return
+            writer = self._open_writer()
+            try:
+                if self._layout is None:
+                    self._layout = self._reader.feed(chunk)
+                    if self._layout is not None:
+                        self._check_header(self._layout)
+                        self._check_size(self._layout.total_bytes)
+                        writer.max_bytes = self._layout.total_bytes
+                writer.write(chunk)
+                self._saw(chunk)
+            except BaseException:
+                self._end()
+                raise
+
+    def abort(self) -> None:
+        """Remove what was received. Does nothing after it was finished or aborted."""
+        with self._lock:
+            self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.abort()
+
+    def _is_repeat(self) -> bool:
+        return False
+
+    @abstractmethod
+    def _check_header(self, layout: ModelLayout) -> None:
+        """Refuse a header that is not one of the round's."""
+
+    @abstractmethod
+    def _check_body(self, body: MappedModel) -> None:
+        """Refuse numbers that cannot be right."""
+
+    def _saw(self, chunk: bytes | bytearray | memoryview) -> None:
+        """A chunk was written."""
+
+    def _check_size(self, total_bytes: int) -> None:
+        if total_bytes > self._max_bytes:
+            raise TooLarge(
+                "it is larger than one of this model can be", field="body", value=total_bytes, limit=self._max_bytes
+            )
+
+    def _finish(self, key: str, meta: Callable[[], Mapping[str, Any]]) -> Done:
+        """Check a body that should be whole and make it durable; what became of it."""
+        writer = self._open_writer()
+        try:
+            layout = self._layout
+            if layout is None or writer.body_bytes < layout.total_bytes:
+                raise InvalidUpdate(
+                    "it is cut off",
+                    field="body",
+                    value=writer.body_bytes,
+                    limit=None if layout is None else layout.total_bytes,
+                    fix="send it again, whole",
+                )
+            about = meta()
+            self._check_body(MappedModel(writer.path, known=layout, error=InvalidUpdate))
+            record, _ = writer.finish(key, about)
+            done = self._end(record)
+        except BaseException:
+            self._end()
+            raise
+        assert done is not None, "a record becomes something, or is refused"
+        return done
+
+    def _open_writer(self) -> SpoolWriter:
+        if self._writer is None:
+            raise TooLate("the upload was broken off, or its round has closed", field="assignment")
+        return self._writer
+
+    def _end(self, record: Record | None = None) -> Done | None:
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return None
+        writer.abort()  # nothing happens to what is finished
+        return self._ended(self, record)
+
+
+class UpdateSink(_Sink[Receipt]):
     """An update on its way in: ``RoundAggregator.start_update`` makes it.
 
     ``duplicate`` is the receipt of an earlier upload for the same assignment, if there was one: it is the answer, and
-    what is written is ignored. After any error the update is aborted. As a context manager, it aborts if unfinished.
-
-    Args:
-        announced: what is known of the update.
-        rules: what it must be like.
-        writer: where its body goes; ``None`` for a duplicate.
-        duplicate: the earlier receipt.
-        ended: called once, with the record when the update is durable, and ``None`` when it was refused or broken off.
-            It returns the record that counts, which may be an earlier one, or refuses it by raising.
+    what is written is ignored.
     """
 
     def __init__(
@@ -158,47 +269,15 @@ class UpdateSink:
         rules: Rules,
         writer: SpoolWriter | None,
         duplicate: Receipt | None,
-        ended: Callable[["UpdateSink", Record | None], Record | None],
+        ended: Callable[[_Sink[Receipt], Record | None], Receipt | None],
     ) -> None:
+        reader = HeaderReader(max_header_bytes=rules.max_header_bytes, error=InvalidUpdate, known=rules.layout)
+        super().__init__(reader, rules.max_body_bytes, writer, ended)
         self.duplicate = duplicate
-        self.received_bytes = 0
         self._announced = announced
         self._rules = rules
-        self._writer = writer
-        self._ended = ended
-        self._reader = HeaderReader(max_header_bytes=rules.max_header_bytes, error=InvalidUpdate, known=rules.layout)
-        self._layout: ModelLayout | None = None
         self._codec: Codec = PLAIN
         self._hash = hashlib.sha256() if rules.with_sha256 or announced.sha256 else None
-        self._lock = threading.Lock()  # closing the aggregator aborts from another thread
-
-    def write(self, chunk: bytes | bytearray | memoryview) -> None:
-        """Take the next chunk, of any size.
-
-        Raises:
-            InvalidUpdate: the header, once it is whole, is not that of an update of the round's model.
-            TooLarge: more bytes than an update can have, or than the header calls for.
-            StorageError: the disk is full.
-            TooLate: the attempt was closed meanwhile.
-        """
-        with self._lock:
-            self.received_bytes += len(chunk)
-            if self.duplicate is not None:
-                return
-            writer = self._open_writer()
-            try:
-                if self._layout is None:
-                    self._layout = self._reader.feed(chunk)
-                    if self._layout is not None:
-                        self._codec = self._rules.codec(self._layout)
-                        self._check_length(self._layout.total_bytes)
-                        writer.max_bytes = self._layout.total_bytes
-                writer.write(chunk)
-                if self._hash is not None:
-                    self._hash.update(chunk)
-            except BaseException:
-                self._end()
-                raise
 
     def finish(self) -> Receipt:
         """Check the whole update and make it durable; only then may the device be told.
@@ -210,77 +289,45 @@ class UpdateSink:
             TooLate: the attempt was closed meanwhile.
         """
         with self._lock:
-            if self.duplicate is not None:
-                return self.duplicate
-            writer = self._open_writer()
-            try:
-                sha256 = self._check(writer)
-                meta = {"weight": self._announced.weight, "metrics": dict(self._announced.metrics), "sha256": sha256}
-                record, is_new = writer.finish(self._announced.assignment, meta)
-                counted = self._end(record) or record
-            except BaseException:
-                self._end()
-                raise
-            self.duplicate = Receipt.of(counted, duplicate=True)
-            return Receipt.of(counted, duplicate=not is_new or counted is not record)
+            if self.duplicate is None:
+                receipt = self._finish(self._announced.assignment, self._meta)
+                self.duplicate = replace(receipt, duplicate=True)
+                return receipt
+            return self.duplicate
 
-    def abort(self) -> None:
-        """Remove what was received. Does nothing after ``finish`` or ``abort``."""
-        with self._lock:
-            self._end()
+    def _is_repeat(self) -> bool:
+        return self.duplicate is not None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.abort()
-
-    def _open_writer(self) -> SpoolWriter:
-        if self._writer is None:
-            raise TooLate("the update was broken off", field="assignment", value=self._announced.assignment)
-        return self._writer
-
-    def _end(self, record: Record | None = None) -> Record | None:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return None
-        writer.abort()  # nothing happens to what is finished
-        return self._ended(self, record)
-
-    def _check_length(self, total_bytes: int) -> None:
-        if total_bytes > self._rules.max_body_bytes:
-            raise TooLarge(
-                "the update is larger than one of this model can be",
-                field="body",
-                value=total_bytes,
-                limit=self._rules.max_body_bytes,
-            )
+    def _check_header(self, layout: ModelLayout) -> None:
+        self._codec = self._rules.codec(layout)
         announced = self._announced.content_length
-        if announced is not None and announced != total_bytes:
+        if announced is not None and announced != layout.total_bytes:
             raise InvalidUpdate(
                 "the header calls for another size of the body than was announced",
                 field="body",
                 value=announced,
-                limit=total_bytes,
+                limit=layout.total_bytes,
             )
 
-    def _check(self, writer: SpoolWriter) -> Digest | None:
-        """Check a body that should be whole; its SHA-256, where it was computed."""
-        if self._layout is None or writer.body_bytes < self._layout.total_bytes:
-            expected = None if self._layout is None else self._layout.total_bytes
-            raise InvalidUpdate(
-                "the update is cut off",
-                field="body",
-                value=writer.body_bytes,
-                limit=expected,
-                fix="send it again, whole",
-            )
+    def _saw(self, chunk: bytes | bytearray | memoryview) -> None:
+        if self._hash is not None:
+            self._hash.update(chunk)
+
+    def _meta(self) -> Mapping[str, Any]:
+        announced = self._announced
         sha256 = None if self._hash is None else Digest(self._hash.hexdigest())
-        if sha256 is not None and self._announced.sha256 not in {None, sha256}:
-            raise digest_mismatch(sha256, self._announced.sha256)
-        update = MappedModel(writer.path, known=self._layout, error=InvalidUpdate)
+        if sha256 is not None and announced.sha256 not in {None, sha256}:
+            raise digest_mismatch(sha256, announced.sha256)
+        return {
+            "weight": announced.weight,
+            "metrics": dict(announced.metrics),
+            "sha256": sha256,
+            "token": announced.token,
+        }
+
+    def _check_body(self, body: MappedModel) -> None:
         for tensor in self._rules.layout.floating:
-            peak = self._codec.peak(update, tensor)
+            peak = self._codec.peak(body, tensor)
             limit = min(MAX_MAGNITUDE, tensor.largest)
             if peak > limit:
                 raise InvalidUpdate(
@@ -290,4 +337,46 @@ class UpdateSink:
                     limit=limit,
                     fix="leave out what diverged; a smaller learning rate may keep training from it",
                 )
-        return sha256
+
+
+class PartialSink(_Sink[bool]):
+    """A partial sum on its way in: ``RoundAggregator.start_partial`` makes it."""
+
+    def __init__(
+        self,
+        partial: Partial,
+        rules: Rules,
+        writer: SpoolWriter,
+        ended: Callable[[_Sink[bool], Record | None], bool | None],
+    ) -> None:
+        reader = HeaderReader(max_header_bytes=rules.max_header_bytes, error=InvalidUpdate)
+        super().__init__(reader, rules.max_partial_bytes, writer, ended)
+        self._partial = partial
+        self._rules = rules
+
+    def finish(self) -> bool:
+        """Check the whole sum and make it durable: whether it is new; it counts once it was taken.
+
+        Raises:
+            InvalidUpdate: it is cut off, or a number in it is not finite or too large.
+            StorageError: it cannot be stored.
+            TooLate: the attempt was closed meanwhile.
+        """
+        with self._lock:
+            return self._finish(partial_key(self._partial.id), self._partial.to_meta)
+
+    def _check_header(self, layout: ModelLayout) -> None:
+        if layout.header not in {sums_layout(self._rules.layout, itemsize).header for itemsize in (4, 8)}:
+            raise InvalidUpdate("it is not a sum of updates of the round's model", field="body")
+
+    def _check_body(self, body: MappedModel) -> None:
+        for tensor in body.layout.tensors:
+            peak = body.peak(tensor, error=InvalidUpdate)
+            limit = MAX_MAGNITUDE * MAX_WEIGHT * len(self._partial.receipts)
+            if peak > limit:
+                raise InvalidUpdate(f"a number in it is {peak:g}", field=tensor.name, value=peak, limit=limit)
+
+
+def partial_key(id: str) -> str:
+    """The key under which a partial sum is spooled."""
+    return f"partial.{id}"

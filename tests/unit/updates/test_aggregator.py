@@ -22,15 +22,16 @@ from vennue.core.errors import (
     TooLate,
 )
 from vennue.core.ids import AssignmentId, AttemptId, Digest
-from vennue.tensors.codecs import CODEC_KEY, CODECS
+from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY
 from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
-from vennue.updates.intake import Receipt
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy
+from vennue.updates.sums import Receipt
 
 ATTEMPT = AttemptId("job.1.1")
+CHANGE = {CONTENT_KEY: "change"}
 
 
 def model(w, b=0.0, steps=7) -> dict[str, Array]:
@@ -132,8 +133,8 @@ def test_updates_count_alike_when_weighting_is_uniform(make, blobs):
 
 def test_changes_are_added_to_the_base(tmp_path, blobs):
     base = blobs.put(save(model([[10, 10], [10, 10]], 1)))
-    aggregator = RoundAggregator(ATTEMPT, base, blobs, tmp_path / "spool", content="change")
-    send(aggregator, 1, save(model([[1, 2], [3, 4]], -1)))
+    aggregator = RoundAggregator(ATTEMPT, base, blobs, tmp_path / "spool")
+    send(aggregator, 1, save(model([[1, 2], [3, 4]], -1), CHANGE))
     assert result(blobs, aggregator.aggregate()) == ([[11, 12], [13, 14]], 0.0, 7)
 
 
@@ -148,11 +149,12 @@ def test_a_strategy_has_its_memory_from_round_to_round(tmp_path, blobs):
     weights = []
     for number in (1, 2):
         attempt = AttemptId(f"job.{number}.1")
-        aggregator = RoundAggregator(attempt, digest, blobs, tmp_path / "spool", content="change")
+        momentum = strategy("fedavgm", {"momentum": 0.5})
+        aggregator = RoundAggregator(attempt, digest, blobs, tmp_path / "spool", strategy=momentum)
         with aggregator.start_update(AssignmentId(f"{attempt}.1")) as sink:
-            sink.write(save(model([[1, 0], [0, 0]])))
+            sink.write(save(model([[1, 0], [0, 0]]), CHANGE))
             sink.finish()
-        aggregate = aggregator.aggregate(strategy("fedavgm", {"momentum": 0.5}), memory=memory, round_number=number)
+        aggregate = aggregator.aggregate(memory=memory, round_number=number)
         digest, memory = aggregate.model, aggregate.memory
         weights.append(float(load(blobs.path(digest))["w"][0, 0]))
     assert weights == [1.0, 2.5]  # steps of 1, then 1.5
@@ -165,9 +167,8 @@ def test_updates_may_come_in_different_codecs(aggregator, blobs, codec):
     assert result(blobs, aggregator.aggregate())[:2] == ([[127, 64], [1, -127]], 2.0)
 
 
-def test_sparse_changes_are_aggregated(make, blobs):
-    aggregator = make(content="change")
-    send(aggregator, 1, CODECS["top-k"].encode(model([[1, 8], [2, 3]], 4)))
+def test_sparse_changes_are_aggregated(aggregator, blobs):
+    send(aggregator, 1, CODECS["top-k"].encode(model([[1, 8], [2, 3]], 4), metadata=CHANGE))
     assert result(blobs, aggregator.aggregate())[:2] == ([[0, 8], [0, 0]], 4.0)
 
 
@@ -229,7 +230,7 @@ def test_a_dropped_update_does_not_count_even_if_it_was_folded(aggregator, tmp_p
     aggregator.fold(a(2))
     aggregator.drop(a(2))
     aggregator.drop(a(2))
-    assert aggregator.finished == {a(1)}
+    assert aggregator.finished.keys() == {a(1)}
     assert spooled_files(tmp_path) == ["job.1.1.1.update"]
     assert aggregator.aggregate().weight == 1
 
@@ -272,7 +273,7 @@ def test_after_the_aggregate_no_update_is_taken_but_repeats_are_answered(aggrega
         late.finish()
     assert send(aggregator, 1).duplicate
     assert aggregator.aggregate() == aggregate
-    assert aggregator.finished == {a(1)}
+    assert aggregator.finished.keys() == {a(1)}
 
 
 def test_closing_breaks_uploads_off_and_removes_the_spool(aggregator, tmp_path):
@@ -298,7 +299,7 @@ def test_after_a_crash_every_acknowledged_update_is_there_and_nothing_else(make,
     aggregator.start_update(a(3)).write(UPDATE[:100])
 
     again = make()
-    assert again.finished == {a(1), a(2)}
+    assert again.finished.keys() == {a(1), a(2)}
     recovered = again.receipt(a(1))
     assert recovered is not None
     assert (recovered.sha256, recovered.weight, recovered.body_bytes) == (receipt.sha256, 3, receipt.body_bytes)
@@ -312,7 +313,7 @@ def test_a_graceful_stop_keeps_the_spool(make):
     aggregator = make()
     send(aggregator, 1)
     aggregator.close(discard=False)
-    assert make().finished == {a(1)}
+    assert make().finished.keys() == {a(1)}
 
 
 def test_an_aggregate_that_could_not_be_stored_is_tried_again(aggregator, blobs, monkeypatch):
@@ -399,7 +400,7 @@ def test_a_crash_while_updates_give_way_to_their_sum_counts_none_twice(summed, m
         summed()
     monkeypatch.undo()
     again = make()
-    assert again.finished == {a(number) for number in range(1, 10)}
+    assert again.finished.keys() == {a(number) for number in range(1, 10)}
     aggregate = again.aggregate()
     assert aggregate.weight == 9
     assert result(blobs, aggregate)[0] == [[5, 1], [1, 1]]
@@ -550,6 +551,10 @@ def test_an_unknown_codec_is_refused(refused):
     refused(save(model([[1, 2], [3, 4]]), {CODEC_KEY: "zip"}), "no such codec")
 
 
+def test_content_that_is_neither_model_nor_change_is_refused(refused):
+    refused(save(model([[1, 2], [3, 4]]), {CONTENT_KEY: "gradient"}), "no such content")
+
+
 def test_sparse_models_are_refused(refused):
     refused(CODECS["top-k"].encode(model([[1, 2], [3, 4]])), "it carries changes, not models")
 
@@ -642,5 +647,5 @@ def test_what_is_acknowledged_while_the_attempt_closes_is_what_is_aggregated(mak
             ready.wait()
             aggregate = aggregator.aggregate()
             acknowledged = {answer for answer in answers if answer is not None}
-        assert aggregate.assignments == {a(0)} | acknowledged == aggregator.finished
+        assert aggregate.assignments == {a(0)} | acknowledged == aggregator.finished.keys()
         aggregator.close()

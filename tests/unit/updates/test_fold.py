@@ -8,7 +8,7 @@ import pytest
 
 from vennue.tensors.codecs import CODECS, PLAIN
 from vennue.tensors.model import Array, MappedModel, layout_of, save
-from vennue.updates.fold import Fold
+from vennue.updates.fold import Fold, Term, Totals
 
 
 @pytest.fixture
@@ -21,12 +21,16 @@ def mapped(tmp_path):
     return write
 
 
+def plain(update: MappedModel, weight: float = 1.0) -> Term:
+    return Term(update, PLAIN, weight, weight)
+
+
 def test_the_mean_is_weighted(mapped):
     fold = Fold(layout_of({"a": np.zeros(2, np.float32), "b": np.zeros((1, 2), np.float32)}))
-    fold.add((mapped({"a": np.array([1, 2], np.float32), "b": np.array([[4, 8]], np.float32)}), PLAIN, 3))
-    fold.add((mapped({"a": np.array([5, -2], np.float32), "b": np.array([[0, 0]], np.float32)}), PLAIN, 1))
-    assert fold.weight == 4
-    assert fold.updates == 2
+    fold.add(plain(mapped({"a": np.array([1, 2], np.float32), "b": np.array([[4, 8]], np.float32)}), 3))
+    fold.add(plain(mapped({"a": np.array([5, -2], np.float32), "b": np.array([[0, 0]], np.float32)}), 1))
+    assert fold.totals.weight == 4
+    assert fold.totals.updates == 2
     result = fold.result()
     assert result["a"].tolist() == [2, 1]  # (3·1 + 5) / 4, (3·2 − 2) / 4
     assert result["b"].tolist() == [[3, 6]]
@@ -35,34 +39,34 @@ def test_the_mean_is_weighted(mapped):
 def test_the_mean_of_one_update_is_that_update(mapped):
     values = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     fold = Fold(layout_of({"a": values}))
-    fold.add((mapped({"a": values}), PLAIN, 1))
+    fold.add(plain(mapped({"a": values}), 1))
     assert (fold.result()["a"] == values).all()
 
 
 def test_integer_tensors_are_not_summed(mapped):
     model: dict[str, Array] = {"a": np.ones(2, np.float32), "steps": np.array(5, np.int64)}
     fold = Fold(layout_of(model))
-    fold.add((mapped(model), PLAIN, 1))
+    fold.add(plain(mapped(model), 1))
     assert list(fold.result()) == ["a"]
 
 
 def test_a_part_of_a_tensor_is_asked_for(mapped):
     fold = Fold(layout_of({"a": np.zeros(5, np.float32), "b": np.zeros(5, np.float32)}))
-    fold.add((mapped({"a": np.zeros(5, np.float32), "b": np.arange(5, dtype=np.float32)}), PLAIN, 2))
+    fold.add(plain(mapped({"a": np.zeros(5, np.float32), "b": np.arange(5, dtype=np.float32)}), 2))
     assert fold.mean(fold.layout.by_name["b"], 1, 3).tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("accumulator", "dtype"), [("float32", np.float32), ("float64", np.float64)])
 def test_the_accumulator_is_chosen(accumulator, dtype, mapped):
     fold = Fold(layout_of({"a": np.zeros(1, np.float32)}), accumulator)
-    fold.add((mapped({"a": np.ones(1, np.float32)}), PLAIN, 1))
+    fold.add(plain(mapped({"a": np.ones(1, np.float32)}), 1))
     assert fold.result()["a"].dtype == dtype
 
 
 def test_a_float64_model_is_summed_in_float64(mapped):
     fold = Fold(layout_of({"a": np.zeros(1), "b": np.zeros(1, np.float32)}))
     for value in (1.0, 2.0**-40):
-        fold.add((mapped({"a": np.array([value]), "b": np.zeros(1, np.float32)}), PLAIN, 1))
+        fold.add(plain(mapped({"a": np.array([value]), "b": np.zeros(1, np.float32)}), 1))
     assert fold.result()["a"][0] == (1 + 2.0**-40) / 2
 
 
@@ -72,7 +76,7 @@ def test_a_float64_accumulator_keeps_what_float32_would_lose(mapped):
     for accumulator in ("float32", "float64"):
         fold = Fold(layout, accumulator)
         for value in (2.0**25, 1.0, -(2.0**25)):
-            fold.add((mapped({"a": np.array([value], np.float32)}), PLAIN, 1))
+            fold.add(plain(mapped({"a": np.array([value], np.float32)}), 1))
         means[accumulator] = float(fold.result()["a"][0])
     assert means == {"float32": 0.0, "float64": 1 / 3}
 
@@ -84,7 +88,7 @@ def test_many_updates_give_the_exact_mean_to_rounding(accumulator, mapped):
     weights = generator.integers(1, 500, 200)
     fold = Fold(layout_of({"a": updates[0]}), accumulator)
     for update, weight in zip(updates, weights, strict=True):
-        fold.add((mapped({"a": update}), PLAIN, float(weight)))
+        fold.add(plain(mapped({"a": update}), float(weight)))
     total = int(weights.sum())
     for index in range(3):
         exact = math.fsum(int(w) * float(u[index]) for u, w in zip(updates, weights, strict=True)) / total
@@ -100,7 +104,7 @@ def test_updates_in_different_codecs_are_folded_together(tmp_path):
     for name in ("plain", "float16", "bfloat16", "float32"):
         path = tmp_path / name
         path.write_bytes(CODECS[name].encode(model))
-        fold.add((MappedModel(path), CODECS[name], 2))
+        fold.add(Term(MappedModel(path), CODECS[name], 2, 2))
     assert fold.result()["a"].tolist() == [0.5, -1.0, 2.0]
 
 
@@ -111,20 +115,20 @@ def test_updates_added_together_give_what_they_give_one_by_one(tmp_path):
     for number, name in enumerate(CODECS):
         path = tmp_path / name
         path.write_bytes(CODECS[name].encode({"a": generator.standard_normal(70_000).astype(np.float32)}))
-        updates.append((MappedModel(path), CODECS[name], 1.5 + number))
+        updates.append(Term(MappedModel(path), CODECS[name], 1.5 + number, 1.5 + number))
     folds[0].add(*updates)
     for update in updates:
         folds[1].add(update)
-    assert (folds[0].weight, folds[0].updates) == (folds[1].weight, folds[1].updates) == (24, 6)
+    assert folds[0].totals == folds[1].totals == Totals(weight=24, models=24, updates=6)
     assert (folds[0].result()["a"] == folds[1].result()["a"]).all()
 
 
 def test_a_cleared_fold_begins_anew(mapped):
     fold = Fold(layout_of({"a": np.zeros(2, np.float32)}))
-    fold.add((mapped({"a": np.array([9, 9], np.float32)}), PLAIN, 7))
+    fold.add(plain(mapped({"a": np.array([9, 9], np.float32)}), 7))
     fold.clear()
-    assert (fold.weight, fold.updates) == (0, 0)
-    fold.add((mapped({"a": np.array([1, 2], np.float32)}), PLAIN, 1))
+    assert fold.totals == Totals()
+    fold.add(plain(mapped({"a": np.array([1, 2], np.float32)}), 1))
     assert fold.result()["a"].tolist() == [1, 2]
 
 
@@ -138,7 +142,7 @@ def test_a_fold_takes_one_model_and_an_update_adds_nothing_to_it(name, tmp_path)
     fold = Fold(layout)
     after_first = 0
     for _ in range(5):
-        fold.add((MappedModel(path), CODECS[name], 1))
+        fold.add(Term(MappedModel(path), CODECS[name], 1, 1))
         after_first = after_first or tracemalloc.get_traced_memory()[0]
     now, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()

@@ -53,7 +53,7 @@ with blobs.create() as writer:
         writer.write(piece)
     base = writer.commit()
 before = high_water_bytes()
-aggregator = RoundAggregator(AttemptId("job.1.1"), base, blobs, root / "spool")
+aggregator = RoundAggregator(AttemptId("job.1.1"), base, blobs, root / "spool", strategy=FedAdam())
 for number in range(12):
     with aggregator.start_update(AssignmentId(f"job.1.1.{number}"), 1.0) as sink:
         for piece in chunks():
@@ -62,8 +62,8 @@ for number in range(12):
     if number % 4 == 3:
         for earlier in range(number - 3, number + 1):
             aggregator.fold(AssignmentId(f"job.1.1.{earlier}"))
-first = aggregator.aggregate(FedAdam())
-aggregator.aggregate(FedAdam(), memory=first.memory)
+first = aggregator.aggregate()
+aggregator.aggregate(memory=first.memory)
 aggregator.close()
 print((high_water_bytes() - before) / (4 * elements))
 """

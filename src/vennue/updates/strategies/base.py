@@ -1,27 +1,51 @@
-"""What a strategy is: how the round's mean becomes the next model.
+"""What a strategy is: how a round's updates become the next model.
 
-A strategy works number by number, so it is given the model in blocks that fit the processor's cache, and never needs a
-model in memory. What it remembers from round to round (momenta) are numbers of the same kind, one per number of the
-model and slot; the data plane stores each slot as a blob beside the model. A strategy of one's own:
+A strategy says with which share each update enters the round's mean, and what becomes of the mean. It works number by
+number, so it is given the model in blocks that fit the processor's cache, and never needs a model in memory. What it
+remembers from round to round (momenta) are numbers of the same kind, one per number of the model and slot; the data
+plane stores each slot as a blob beside the model. A strategy of one's own:
 
     class Halfway(Strategy):
         name = "halfway"
 
         def step(self, block: Block, memory: Mapping[str, Array]) -> Array:
             return block.base + 0.5 * block.change
+
+Strategies that need all updates side by side, as a median does, subclass `vennue.updates.strategies.robust.Robust`.
 """
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, NamedTuple
 
 from vennue.core.errors import InvalidInput
+from vennue.core.job import Setting
+from vennue.tensors.codecs import Content
 from vennue.tensors.model import Array
 
-Content: TypeAlias = Literal["model", "change"]
-"""What devices report: the model after training, or by how much training changed it."""
+
+class Share(NamedTuple):
+    """How an update enters the mean change: Σ coefficient · change / Σ weight."""
+
+    coefficient: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a strategy may know of an update to decide its share.
+
+    ``weight`` is its number of examples, or 1 where the job weights uniformly; ``metrics`` what the device said beside
+    it; ``staleness`` how many model updates older its base is than the present model (asynchronous jobs).
+    ``change_norm()`` is the L2 norm of its change, and costs a pass over it.
+    """
+
+    weight: float
+    metrics: Mapping[str, float]
+    staleness: int
+    change_norm: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +73,37 @@ class Block:
 
 
 class Strategy(ABC):
-    """How the round's mean becomes the next model. It holds options only, so one instance serves many jobs.
+    """How a round's updates become the next model. It holds options only, so one instance serves many jobs.
 
     ``name`` is what jobs call it by. Options are the fields of a dataclass.
     """
 
     name: ClassVar[str]
 
+    @property
+    def least_updates(self) -> int:
+        """It can make nothing of fewer."""
+        return 1
+
+    @property
+    def most_updates(self) -> int | None:
+        """It can take no more, where there is a bound."""
+        return None
+
     def slots(self) -> Mapping[str, float]:
         """What it remembers per number of the model: the slots' names, each with its value before the first round."""
         return {}
+
+    def device_config(self) -> Mapping[str, Setting]:
+        """What the devices must know of it: added to each round's config."""
+        return {}
+
+    def check(self, weight: float, metrics: Mapping[str, float]) -> None:  # noqa: B027 - most strategies need nothing
+        """Refuse an update whose weight or metrics the strategy can make no share of, by raising InvalidUpdate."""
+
+    def share(self, update: Update) -> Share:
+        """How an update enters the mean; by default, by its weight. The coefficient is from 0 to 10⁹."""
+        return Share(update.weight, update.weight)
 
     @abstractmethod
     def step(self, block: Block, memory: Mapping[str, Array]) -> Array:
@@ -79,10 +124,26 @@ def check_positive(option: str, value: float) -> None:
         raise InvalidInput("it must be a finite number above 0", field=f"strategy.{option}", value=value, limit=0)
 
 
-def check_fraction(option: str, value: float) -> None:
-    """``InvalidInput`` unless an option is a number from 0 to below 1."""
-    if not (_is_number(value) and 0 <= value < 1):
-        raise InvalidInput("it must be from 0 to below 1", field=f"strategy.{option}", value=value, limit=1)
+def check_fraction(option: str, value: float, *, below: float = 1.0) -> None:
+    """``InvalidInput`` unless an option is a number from 0 to below a bound."""
+    if not (_is_number(value) and 0 <= value < below):
+        raise InvalidInput(
+            f"it must be from 0 to below {below:g}", field=f"strategy.{option}", value=value, limit=below
+        )
+
+
+def check_not_negative(option: str, value: float) -> None:
+    """``InvalidInput`` unless an option is a finite number from 0."""
+    if not (_is_number(value) and value >= 0):
+        raise InvalidInput("it must be a finite number from 0", field=f"strategy.{option}", value=value, limit=0)
+
+
+def check_count(option: str, value: object, *, least: int) -> None:
+    """``InvalidInput`` unless an option is a whole number of at least ``least``."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise InvalidInput(
+            f"it must be a whole number of at least {least}", field=f"strategy.{option}", value=value, limit=least
+        )
 
 
 def _is_number(value: object) -> bool:

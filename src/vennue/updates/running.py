@@ -1,0 +1,201 @@
+"""The running sum of an attempt's updates: brought to precisely those that are asked for, and stored in their place.
+
+What counts whole or not at all is a *unit*: an update, a leaf's partial sum, or the stored sum of some of them. The sum
+is one fold, made when it is first needed; one thread at a time works with it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+from vennue.core.errors import Conflict, InvalidModel, InvalidUpdate
+from vennue.core.ids import AssignmentId
+from vennue.tensors.codecs import codec_of, is_change
+from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import MappedModel
+from vennue.updates.fold import MAX_WEIGHT, Accumulator, Fold, Term
+from vennue.updates.norm import change_norm
+from vennue.updates.spool import Record, Spool
+from vennue.updates.strategies import Strategy, Update
+from vennue.updates.sums import MetricSums, Partial, Receipt
+
+Weighting: TypeAlias = Literal["examples", "uniform"]
+
+FOLD_TOGETHER: Final = 4
+"""How many updates are folded at once; more are no faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What counts whole or not at all: its record in the spool, and the receipts of the updates in it.
+
+    ``partial`` is what is known of it where it is a sum.
+    """
+
+    record: Record
+    receipts: Mapping[AssignmentId, Receipt]
+    partial: Partial | None = None
+
+    @classmethod
+    def of(cls, record: Record) -> "Unit":
+        """The unit that a record holds."""
+        if "receipts" in record.meta:
+            partial = Partial.from_meta(record.meta)
+            return cls(record, partial.receipts, partial)
+        meta = record.meta
+        assignment = AssignmentId(record.key)
+        receipt = Receipt(assignment, record.body_bytes, meta["weight"], meta["sha256"], token=meta["token"])
+        return cls(record, {assignment: receipt})
+
+    @property
+    def key(self) -> str:
+        """Its name in the spool."""
+        return self.record.key
+
+    def weight(self, weighting: Weighting) -> float:
+        """What its updates weigh."""
+        return float(len(self.receipts)) if weighting == "uniform" else sum(r.weight for r in self.receipts.values())
+
+    def mapped(self, known: ModelLayout | None) -> MappedModel:
+        """Its numbers."""
+        record = self.record
+        return MappedModel(record.path, size_bytes=record.body_bytes, known=known, error=InvalidUpdate)
+
+
+class RunningSum:
+    """The sum of some units.
+
+    Args:
+        base: the model that whole models are changes of.
+        strategy: which share each update has.
+        weighting: what an update weighs.
+        accumulator: the dtype of the sum.
+    """
+
+    def __init__(self, base: MappedModel, strategy: Strategy, weighting: Weighting, accumulator: Accumulator) -> None:
+        self.base = base
+        self.units: dict[str, Unit] = {}
+        """Those in the sum, by their keys."""
+        self.metrics = MetricSums()
+        self.stored: Unit | None = None
+        """The stored sum, which is in it for good."""
+        self.unstored_bytes = 0
+        """How much disk the other ones take."""
+        self._strategy = strategy
+        self._weighting: Weighting = weighting
+        self._accumulator: Accumulator = accumulator
+        self._fold: Fold | None = None
+
+    @property
+    def fold(self) -> Fold:
+        """The numbers."""
+        if self._fold is None:
+            self._fold = Fold(self.base.layout, self._accumulator)
+        return self._fold
+
+    def make(self, units: Mapping[str, Unit], counted: frozenset[AssignmentId], staleness: Mapping[str, int]) -> None:
+        """Bring the sum to precisely these units.
+
+        Args:
+            units: by key.
+            counted: whose updates count.
+            staleness: as for ``add``.
+
+        Raises:
+            Conflict: an update that does not count is part of a unit, or of the stored sum.
+        """
+        if not self.units.keys() <= units.keys():
+            self.reset()
+        if not self.units.keys() <= units.keys() or any(not u.receipts.keys() <= counted for u in units.values()):
+            raise Conflict("an update that does not count is part of a sum already", field="assignments")
+        self.add(units, staleness)
+
+    def add(self, units: Mapping[str, Unit], staleness: Mapping[str, int]) -> None:
+        """Add the units that are not in it yet; several at once are faster than one by one.
+
+        Args:
+            units: by key.
+            staleness: how many model updates older than the present model an update's base is, by assignment, where
+                that is not 0.
+
+        Raises:
+            InvalidModel: the strategy gives an update a share that makes no sense.
+            StorageError: a unit cannot be read.
+        """
+        missing = [units[key] for key in sorted(units.keys() - self.units.keys())]
+        updates = [unit for unit in missing if unit.partial is None]
+        for first in range(0, len(updates), FOLD_TOGETHER):
+            together = updates[first : first + FOLD_TOGETHER]
+            self.fold.add(*(self._term(unit, staleness.get(unit.key, 0)) for unit in together))
+            for unit in together:
+                self.metrics.add(unit.record.meta["metrics"], unit.weight(self._weighting))
+                self._is_in(unit)
+        for unit in missing:
+            if unit.partial is not None:
+                self.fold.add_sums(unit.mapped(None), unit.partial.totals)
+                self.metrics.add_sums(unit.partial.metrics)
+                self._is_in(unit)
+
+    def reset(self) -> None:
+        """Go back to the stored sum, or to the beginning."""
+        self.units = {}
+        self.unstored_bytes = 0
+        self.metrics = MetricSums()
+        if self.stored is None or self.stored.partial is None:
+            self._fold = None
+            return
+        self.fold.restore(self.stored.mapped(self.fold.sums_layout), self.stored.partial.totals)
+        self.metrics.add_sums(self.stored.partial.metrics)
+        self.units[self.stored.key] = self.stored
+
+    def forget(self, gone: Mapping[str, Unit]) -> None:
+        """Units have left: begin anew without them, if any was in the sum."""
+        if not self.units.keys().isdisjoint(gone):
+            if self.stored is not None and self.stored.key in gone:
+                self.stored = None
+            self.reset()
+
+    def store(self, spool: Spool) -> Unit:
+        """Store the sum as one unit, in place of all that are in it, and return it. They stay on the disk.
+
+        Raises:
+            StorageError: it cannot be stored; nothing was changed.
+        """
+        number = 1 if self.stored is None else self.stored.record.meta["number"] + 1
+        partial = self.partial(f"sum-{number}")
+        with spool.begin() as writer:
+            self.fold.store(writer.write)
+            record, _ = writer.finish(f"sum.{number}", {"number": number, **partial.to_meta()})
+        self.stored = Unit(record, partial.receipts, partial)
+        self.units = {record.key: self.stored}
+        self.unstored_bytes = 0
+        return self.stored
+
+    def partial(self, id: str) -> Partial:
+        """What must be known of the sum beside its numbers."""
+        receipts = {receipt.assignment: receipt for unit in self.units.values() for receipt in unit.receipts.values()}
+        return Partial(id, self.fold.totals, self.metrics.copy(), receipts)
+
+    def _is_in(self, unit: Unit) -> None:
+        self.units[unit.key] = unit
+        self.unstored_bytes += unit.record.body_bytes
+
+    def _term(self, unit: Unit, staleness: int) -> Term:
+        update = unit.mapped(self.base.layout)
+        codec, changes = codec_of(update.layout), is_change(update.layout)
+        about = Update(
+            weight=unit.weight(self._weighting),
+            metrics=unit.record.meta["metrics"],
+            staleness=staleness,
+            change_norm=lambda: change_norm(self.base, update, codec, is_change=changes),
+        )
+        share = self._strategy.share(about)
+        if not (0 <= share.coefficient <= MAX_WEIGHT and 0 < share.weight < math.inf):
+            raise InvalidModel(
+                f"the strategy {self._strategy.name} gives an update a share that makes no sense",
+                field="strategy",
+                value=str(share),
+                limit=f"a coefficient from 0 to {MAX_WEIGHT:g}, and a finite weight above 0",
+            )
+        return Term(update, codec, share.coefficient, share.weight, changes)
