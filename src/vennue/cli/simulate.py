@@ -9,7 +9,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -77,11 +77,11 @@ def simulate(
         json: Print one JSON document instead of the table.
     """
     if seeds < 1:
-        raise InvalidInput(f"must be at least 1, got {seeds}", field="seeds", value=seeds, limit=1)
+        raise InvalidInput(f"must be at least 1, got {seeds}", field="seeds", value=seeds, limit=1, fix="give more")
     if jobs is not None and jobs < 1:
-        raise InvalidInput(f"must be at least 1, got {jobs}", field="jobs", value=jobs, limit=1)
+        raise InvalidInput(f"must be at least 1, got {jobs}", field="jobs", value=jobs, limit=1, fix="give more")
     if not 0 < scale < float("inf"):
-        raise InvalidInput(f"must be above 0, got {scale:g}", field="scale", value=scale, limit=0)
+        raise InvalidInput(f"must be above 0, got {scale:g}", field="scale", value=scale, limit=0, fix="give more")
     experiment = Experiment(
         workload=load(workload) if scale == 1 else load(workload).scaled(scale),
         policies=tuple(PolicyChoice.parse(text) for text in policy.split(",") if text.strip()),
@@ -169,31 +169,34 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _show(results: Results) -> None:
-    console = terminal.output()
     summaries = summarise(results)
     if summaries:
-        unit, unit_s = time_unit(max(summary.jct_p95_s for summary in summaries))
-        headings = (
-            f"JCT avg,\n{unit}", f"median,\n{unit}", f"p95,\n{unit}", "speedup\n(95 % CI), ×", "delay,\ns",
-            "collect,\ns", "open\njobs", "busy,\n%", "aborted,\n%", "late,\n%", "lost,\n%",
-        )  # fmt: skip
-        table = terminal.table("policy", *headings, numbers=headings)
-        table.columns[0].min_width = max(len(word) for summary in summaries for word in summary.policy.split())
-        for column in table.columns[1:]:
-            column.no_wrap = True
-        for summary in summaries:
-            table.add_row(escape(summary.policy), *_cells(summary, unit_s, results.experiment.labels[0]))
-        console.print(table)
+        _show_times(summaries, results.experiment.labels[0])
+        _show_devices(summaries)
     for notice in notices(results, summaries):
         terminal.notes().print(f"[yellow]note:[/] {escape(notice)}", soft_wrap=True)
 
 
-def _cells(summary: Summary, unit_s: float, base: str) -> list[str]:
-    mark = "≥ " if summary.lower_bound else ""
-    times = [mark + short(seconds / unit_s) for seconds in (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)]
-    speedup = "–" if summary.speedup is None else "1" if summary.policy == base else said(summary.speedup)
-    shares = (summary.utilisation, summary.aborted, summary.straggling, summary.lost)
-    return [
-        *times, speedup, short(summary.scheduling_delay_s), short(summary.collection_s), str(summary.unfinished),
-        *(f"{100 * share:.1f}" for share in shares),
-    ]  # fmt: skip
+def _show_times(summaries: Sequence[Summary], base: str) -> None:
+    """Completion times: two tables of a dozen figures would not fit a terminal side by side."""
+    unit, unit_s = time_unit(max(summary.jct_p95_s for summary in summaries))
+    headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, × (95 % CI)", "unfinished")
+    table = terminal.table("policy", *headings, numbers=headings, title="job completion times")
+    for summary in summaries:
+        mark = "≥ " if summary.lower_bound else ""
+        times_s = (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)
+        speedup = "–" if summary.speedup is None else "1" if summary.policy == base else said(summary.speedup)
+        times = (mark + short(seconds / unit_s) for seconds in times_s)
+        table.add_row(escape(summary.policy), *times, speedup, str(summary.unfinished))
+    terminal.output().print(table)
+
+
+def _show_devices(summaries: Sequence[Summary]) -> None:
+    """What rounds waited for, and what became of the devices that were bound."""
+    headings = ("delay, s", "collection, s", "at work, %", "aborted, %", "late, %", "lost, %")
+    table = terminal.table("policy", *headings, numbers=headings, title="rounds, devices, wasted device-rounds")
+    for summary in summaries:
+        shares = (summary.utilisation, summary.aborted, summary.straggling, summary.lost)
+        times = (short(summary.scheduling_delay_s), short(summary.collection_s))
+        table.add_row(escape(summary.policy), *times, *(f"{100 * share:.1f}" for share in shares))
+    terminal.output().print(table)

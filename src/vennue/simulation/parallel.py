@@ -6,12 +6,13 @@ end when it does, however that comes.
 """
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import connection
@@ -19,6 +20,7 @@ from multiprocessing.synchronize import Event
 from typing import Any
 
 from vennue.core.errors import InvalidInput
+from vennue.policies import get_policy
 from vennue.simulation.experiment import Experiment, Failure, Outcome, Run, Told
 
 _LOOK_S = 0.2
@@ -118,7 +120,10 @@ def _in_pool(
     for index in indices:
         fractions[index] = _NOT_BEGUN
     lost: list[int] = []
-    executor = ProcessPoolExecutor(min(workers, len(indices)), context, _begin, (fractions, stopping))
+    defined_in = {type(get_policy(choice.name, **choice.parameters)).__module__ for choice in experiment.policies}
+    executor = ProcessPoolExecutor(
+        min(workers, len(indices)), context, _begin, (fractions, stopping, defined_in - {"__main__"})
+    )
     try:
         with _uninterrupted():  # the processes start with the first of these, and inherit what is blocked
             index_of: dict[Future[Outcome], int] = {
@@ -147,11 +152,13 @@ _fractions: Fractions = None
 _stopping: Event | None = None
 
 
-def _begin(fractions: Fractions, stopping: Event) -> None:
-    """Make a spawned process ready."""
+def _begin(fractions: Fractions, stopping: Event, policies: Iterable[str]) -> None:
+    """Make a spawned process ready, with the modules whose import registers the experiment's policies."""
     global _fractions, _stopping
     _fractions, _stopping = fractions, stopping
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # how a pool ends its processes when one has died
+    for module in policies:
+        importlib.import_module(module)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -9,7 +9,7 @@ import gzip
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import msgspec
 import numpy as np
@@ -42,7 +42,7 @@ def write_perfetto(path: Path, runs: Sequence[RunResult]) -> None:
             file.close()
 
 
-def events(runs: Iterable[RunResult]) -> Iterator[dict[str, object]]:
+def events(runs: Iterable[RunResult]) -> Iterator[dict[str, Any]]:
     """The trace events of some runs, with times in microseconds."""
     for process, run in enumerate(runs, start=1):
         name = f"{run.policy}, seed {run.seed}"
@@ -53,17 +53,17 @@ def events(runs: Iterable[RunResult]) -> Iterator[dict[str, object]]:
         yield from _counters(run, process)
 
 
-def _meta(process: int, thread: int, name: str, arguments: dict[str, object]) -> dict[str, object]:
+def _meta(process: int, thread: int, name: str, arguments: dict[str, object]) -> dict[str, Any]:
     return {"ph": "M", "pid": process, "tid": thread, "ts": 0, "name": name, "args": arguments}
 
 
-def _threads(run: RunResult, process: int) -> Iterator[dict[str, object]]:
+def _threads(run: RunResult, process: int) -> Iterator[dict[str, Any]]:
     for job, (name, category) in enumerate(zip(run.jobs["name"].tolist(), categories(run).tolist(), strict=True), 1):
         yield _meta(process, job, "thread_name", {"name": f"{name} ({category})"})
         yield _meta(process, job, "thread_sort_index", {"sort_index": job})
 
 
-def _slices(run: RunResult, process: int) -> Iterator[dict[str, object]]:
+def _slices(run: RunResult, process: int) -> Iterator[dict[str, Any]]:
     attempts = run.attempts
     without = starved(run).tolist()
     columns = (attempts[name].tolist() for name in (
@@ -86,7 +86,7 @@ def _slices(run: RunResult, process: int) -> Iterator[dict[str, object]]:
             yield {**where, "name": "collecting", "cat": "phase", "ts": full, "dur": ends - full}
 
 
-def _counters(run: RunResult, process: int) -> Iterator[dict[str, object]]:
+def _counters(run: RunResult, process: int) -> Iterator[dict[str, Any]]:
     start_s = run.usage["start_s"]
     if len(start_s) < 2:
         return

@@ -59,9 +59,9 @@ def utilisation(results: Results) -> Figure | None:
 def gantt(results: Results) -> Figure | None:
     """Every job's rounds, a panel per policy to choose from."""
     runs = [run for run in _first_seed(results) if len(run.jobs["id"])]
-    if not runs:
+    end_s = max((run.end_s for run in runs), default=0.0)
+    if end_s <= 0:
         return None
-    end_s = max(run.end_s for run in runs)
     inputs, panels = [], []
     for index, run in enumerate(runs):
         checked = " checked" if index == 0 else ""
