@@ -18,6 +18,7 @@ from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.commit import commit_model
 from vennue.updates.fold import Fold, Term
+from vennue.updates.plan import RoundPlan
 from vennue.updates.strategies import (
     STRATEGIES,
     Block,
@@ -84,7 +85,9 @@ def run_round(tmp_path, blobs):
 
     def run(tested, base, devices, *, content="model", memory=None, round_number=1, accumulator="float64"):
         model = load(blobs.path(base))
-        aggregator = RoundAggregator(ATTEMPT, base, blobs, tmp_path / "spool", strategy=tested, accumulator=accumulator)
+        aggregator = RoundAggregator(
+            ATTEMPT, base, blobs, tmp_path / "spool", plan=RoundPlan(tested, accumulator=accumulator)
+        )
         try:
             for number, (change, weight, loss) in enumerate(devices):
                 update = dict(model)
@@ -114,7 +117,7 @@ def krum(changes, kept):
 
 
 def q_fedavg(changes, weights, losses):
-    """Q = 1 and L = 10, with the paper's signs."""
+    """At q = 1 and L = 10, with the paper's signs."""
     gradients = 10 * -changes
     h = (gradients**2).sum(axis=1) + 10 * losses
     return -(weights * losses) @ gradients / (weights * h).sum()

@@ -20,6 +20,7 @@ from vennue.tensors.model import load, save
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.intake import UpdateSink
+from vennue.updates.plan import RoundPlan
 
 ATTEMPT = AttemptId("job.1.1")
 ASSIGNMENTS = st.integers(1, 5).map(lambda number: AssignmentId(f"{ATTEMPT}.{number}"))
@@ -40,7 +41,7 @@ class AggregatorMachine(RuleBasedStateMachine):
 
     def start(self):
         self.aggregator = RoundAggregator(
-            ATTEMPT, self.base, self.blobs, Path(self.folder.name) / "spool", accumulator="float64"
+            ATTEMPT, self.base, self.blobs, Path(self.folder.name) / "spool", plan=RoundPlan(accumulator="float64")
         )
         self.aggregator._spool_bytes = 100  # a sum takes the place of every two updates or so
 

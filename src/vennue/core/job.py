@@ -25,6 +25,8 @@ When = Literal["completed", "ended"]
 
 MAX_DEMAND = 10_000_000
 MAX_PREDECESSORS = 1000
+MAX_CODECS = 16
+PLAIN = ("plain",)
 DEFAULT_MIN_FRACTION = 0.8
 DAY_S = 86_400.0
 MIN_DEADLINE_S = 1.0
@@ -88,6 +90,16 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The job fails if it has not ended so long after it could begin; None for no limit."""
     silence_limit_s: float = 7 * DAY_S
     """The job fails if its owner neither has a round open nor asks after it for so long."""
+    strategy: str = "fedavg"
+    """How reports become the next model: the name of one of the server's strategies."""
+    strategy_options: dict[str, Setting] = {}
+    """The strategy's options, such as its learning rate."""
+    weighting: Literal["examples", "uniform"] = "examples"
+    """Whether a report counts by the examples that it was trained on, or like any other."""
+    accumulator: Literal["float32", "float64"] = "float32"
+    """The precision in which reports are summed."""
+    codecs: tuple[str, ...] = PLAIN
+    """How reports may travel, the preferred way first: ``plain`` as they are, ``int8`` shorter."""
 
     def check(self, schema: AttributeSchema) -> tuple[Requirement, Requirement | None]:
         """The parsed public and private requirements.
@@ -101,6 +113,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise _bad("tenant", self.tenant[:64], "must be 1 to 64 printable characters", "leave it out for none")
         self._check_numbers()
         self._check_after()
+        if not 1 <= len(self.codecs) <= MAX_CODECS or len(set(self.codecs)) < len(self.codecs):
+            raise _bad("codecs", ", ".join(self.codecs)[:200], "must name at least one, each once", 'write ["plain"]')
         if self.mode == "async":
             self._check_async()
         elif self.buffer_size is not None or self.max_staleness is not None:

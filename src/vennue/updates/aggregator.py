@@ -24,16 +24,15 @@ from typing import Any
 
 from vennue.core.errors import Conflict, NotFound, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
-from vennue.tensors.codecs import CODECS
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import BlobStore, check_digest
 from vennue.updates.commit import Reported, commit_model
-from vennue.updates.fold import Accumulator
 from vennue.updates.intake import Announcement, PartialSink, Rules, UpdateSink
-from vennue.updates.running import RunningSum, Unit, Weighting
+from vennue.updates.plan import RoundPlan
+from vennue.updates.running import RunningSum, Unit
 from vennue.updates.spool import Record, Spool
-from vennue.updates.strategies import FedAvg, Robust, Strategy
+from vennue.updates.strategies import Robust
 from vennue.updates.sums import MetricSums, Partial, Receipt
 from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
 
@@ -58,12 +57,7 @@ class RoundAggregator:
         base: the model that the round starts from; its header is the layout of every update.
         blobs: where the base is, and the next model goes.
         spool: the directory of all spools.
-        strategy: how updates become the next model; FedAvg by default.
-        weighting: whether an update counts by its examples, or like any other.
-        accumulator: the dtype of the sum.
-        codecs: the names of the codecs to accept; all by default.
-        asynchronous: whether updates may start from different models, so that only changes can be taken, and
-            ``aggregate`` may be called again and again.
+        plan: how updates are taken and become the next model.
         with_sha256: whether every receipt has the body's SHA-256, which takes as long as all the rest together.
             Otherwise it is computed only where one is announced.
         durable: whether finished updates survive a power loss, not only a crash of the process.
@@ -83,11 +77,7 @@ class RoundAggregator:
         blobs: BlobStore,
         spool: Path,
         *,
-        strategy: Strategy | None = None,
-        weighting: Weighting = "examples",
-        accumulator: Accumulator = "float32",
-        codecs: Iterable[str] = tuple(CODECS),
-        asynchronous: bool = False,
+        plan: RoundPlan | None = None,
         with_sha256: bool = False,
         durable: bool = False,
         spool_bytes: int = 4 * 2**30,
@@ -99,15 +89,13 @@ class RoundAggregator:
         """How many bytes had been received of those."""
         self._blobs = blobs
         self._base = MappedModel(blobs.path(base))
-        self._strategy = strategy or FedAvg()
-        self._rules = Rules(self._base.layout, self._strategy, frozenset(codecs), asynchronous, with_sha256)
-        self._weighting: Weighting = weighting
+        self._plan = plan or RoundPlan()
+        self._rules = Rules(self._base.layout, self._plan, with_sha256)
         self._spool = Spool(spool, attempt, durable=durable)
         self._spool_bytes = max(spool_bytes, 8 * self._base.layout.total_bytes)
-        self._keeps_updates = asynchronous or isinstance(self._strategy, Robust)
 
         self._folding = threading.Lock()  # guards these; taken before the other lock, never after it
-        self._sum = RunningSum(self._base, self._strategy, weighting, accumulator)
+        self._sum = RunningSum(self._base, self._plan)
         self._staleness: dict[str, int] = {}
 
         self._lock = threading.Lock()  # guards these, and the counts
@@ -183,7 +171,7 @@ class RoundAggregator:
         self._check_own([assignment])
         sha256 = None if sha256 is None else check_digest(sha256)
         announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token)
-        self._strategy.check(announced.weight if self._weighting == "examples" else 1.0, announced.metrics)
+        self._plan.strategy.check(announced.weight if self._plan.weighting == "examples" else 1.0, announced.metrics)
         if content_length is not None and content_length > self.max_update_bytes:
             raise TooLarge(
                 "the update is larger than one of this model can be",
@@ -210,7 +198,7 @@ class RoundAggregator:
             StorageError: the spool cannot be written.
         """
         self._check_own(partial.receipts)
-        if self._keeps_updates:
+        if self._plan.keeps_updates:
             raise Conflict(
                 "this round needs every update by itself", field="partial", value=partial.id, fix="pass updates on"
             )
@@ -279,10 +267,10 @@ class RoundAggregator:
         with self._folding:
             self._staleness.update({str(assignment): by for assignment, by in (staleness or {}).items()})
             units = self._units(assignments)
-            if isinstance(self._strategy, Robust):
+            if isinstance(self._plan.strategy, Robust):
                 return
             self._sum.add(units, self._staleness)
-            if self._sum.unstored_bytes > self._spool_bytes and not self._keeps_updates:
+            if self._sum.unstored_bytes > self._spool_bytes and not self._plan.keeps_updates:
                 self._store_sum()
 
     def aggregate(
@@ -308,7 +296,7 @@ class RoundAggregator:
             Exception: as ``commit.commit_model``.
         """
         with self._lock:
-            self._is_open &= self._rules.changes_only
+            self._is_open &= self._plan.asynchronous
             counted = frozenset(self._finished if assignments is None else assignments)
         if not counted:
             raise Conflict("no update to aggregate", field="assignments", fix="try the round again")
@@ -316,10 +304,10 @@ class RoundAggregator:
             units = self._units(counted)
             reported, metrics = self._reported(units, counted)
             model, kept = commit_model(
-                reported, self._strategy, self._base, self._blobs, round_number=round_number, memory=memory
+                reported, self._plan.strategy, self._base, self._blobs, round_number=round_number, memory=memory
             )
-            weight = sum(unit.weight(self._weighting) for unit in units.values())
-            if self._rules.changes_only:
+            weight = sum(unit.weight(self._plan.weighting) for unit in units.values())
+            if self._plan.asynchronous:
                 self._base = self._sum.base = MappedModel(self._blobs.path(model))
                 self._release(counted)
         return Aggregate(model, kept, counted, weight, metrics.means())
@@ -360,15 +348,15 @@ class RoundAggregator:
 
     def _reported(self, units: Mapping[str, Unit], counted: frozenset[AssignmentId]) -> tuple[Reported, MetricSums]:
         """What exactly these come to, and their metrics."""
-        if not isinstance(self._strategy, Robust):
+        if not isinstance(self._plan.strategy, Robust):
             self._sum.make(units, counted, self._staleness)
             return self._sum.fold, self._sum.metrics
         metrics = MetricSums()
         records = [units[key].record for key in sorted(units)]
         for key, record in zip(sorted(units), records, strict=True):
-            metrics.add(record.meta["metrics"], units[key].weight(self._weighting))
+            metrics.add(record.meta["metrics"], units[key].weight(self._plan.weighting))
         updates = SpooledSet(self._base, [SpooledUpdate(record.path, record.body_bytes) for record in records])
-        return Combined(self._strategy, updates), metrics
+        return Combined(self._plan.strategy, updates), metrics
 
     def _units(self, assignments: Iterable[AssignmentId]) -> dict[str, Unit]:
         """The units that hold the updates of these assignments, by key."""

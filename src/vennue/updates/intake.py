@@ -20,8 +20,8 @@ from vennue.tensors.layout import HeaderReader, ModelLayout
 from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import digest_mismatch
 from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT, sums_layout
+from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Record, SpoolWriter
-from vennue.updates.strategies import Strategy
 from vennue.updates.sums import MAX_METRIC_NAME, Partial, Receipt
 
 MAX_DEVICE_METRICS: Final = 64
@@ -77,15 +77,10 @@ class Announcement:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What every update of a round must be like.
-
-    ``changes_only`` holds for asynchronous rounds: a whole model says nothing where updates start from different ones.
-    """
+    """What every update of a round must be like."""
 
     layout: ModelLayout
-    strategy: Strategy
-    codecs: frozenset[str]
-    changes_only: bool
+    plan: RoundPlan
     with_sha256: bool
 
     @property
@@ -106,12 +101,12 @@ class Rules:
     def codec(self, update: ModelLayout) -> Codec:
         """The codec of an update with an acceptable header; ``InvalidUpdate`` otherwise."""
         codec = codec_of(update)
-        if codec.name not in self.codecs:
+        if codec.name not in self.plan.codecs:
             raise InvalidUpdate(
                 "the round does not take this codec",
                 field="codec",
                 value=codec.name,
-                limit=", ".join(sorted(self.codecs)),
+                limit=", ".join(self.plan.codecs),
                 fix="use one that the task names",
             )
         if not is_change(update):
@@ -122,7 +117,7 @@ class Rules:
                     value=codec.name,
                     fix="send the change, and say so in the metadata: vennue.content = change",
                 )
-            if self.changes_only:
+            if self.plan.asynchronous:  # a model says little where updates start from different ones
                 raise InvalidUpdate(
                     "the job is asynchronous, so it takes changes, not models",
                     field="content",

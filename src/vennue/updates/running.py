@@ -7,20 +7,19 @@ is one fold, made when it is first needed; one thread at a time works with it.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from vennue.core.errors import Conflict, InvalidModel, InvalidUpdate
 from vennue.core.ids import AssignmentId
 from vennue.tensors.codecs import codec_of, is_change
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
-from vennue.updates.fold import MAX_WEIGHT, Accumulator, Fold, Term
+from vennue.updates.fold import MAX_WEIGHT, Fold, Term
 from vennue.updates.norm import change_norm
+from vennue.updates.plan import RoundPlan, Weighting
 from vennue.updates.spool import Record, Spool
-from vennue.updates.strategies import Strategy, Update
+from vennue.updates.strategies import Update
 from vennue.updates.sums import MetricSums, Partial, Receipt
-
-Weighting: TypeAlias = Literal["examples", "uniform"]
 
 FOLD_TOGETHER: Final = 4
 """How many updates are folded at once; more are no faster."""
@@ -68,12 +67,10 @@ class RunningSum:
 
     Args:
         base: the model that whole models are changes of.
-        strategy: which share each update has.
-        weighting: what an update weighs.
-        accumulator: the dtype of the sum.
+        plan: which share each update has, and the precision of the sum.
     """
 
-    def __init__(self, base: MappedModel, strategy: Strategy, weighting: Weighting, accumulator: Accumulator) -> None:
+    def __init__(self, base: MappedModel, plan: RoundPlan) -> None:
         self.base = base
         self.units: dict[str, Unit] = {}
         """Those in the sum, by their keys."""
@@ -82,16 +79,14 @@ class RunningSum:
         """The stored sum, which is in it for good."""
         self.unstored_bytes = 0
         """How much disk the other ones take."""
-        self._strategy = strategy
-        self._weighting: Weighting = weighting
-        self._accumulator: Accumulator = accumulator
+        self._plan = plan
         self._fold: Fold | None = None
 
     @property
     def fold(self) -> Fold:
         """The numbers."""
         if self._fold is None:
-            self._fold = Fold(self.base.layout, self._accumulator)
+            self._fold = Fold(self.base.layout, self._plan.accumulator)
         return self._fold
 
     def make(self, units: Mapping[str, Unit], counted: frozenset[AssignmentId], staleness: Mapping[str, int]) -> None:
@@ -129,7 +124,7 @@ class RunningSum:
             together = updates[first : first + FOLD_TOGETHER]
             self.fold.add(*(self._term(unit, staleness.get(unit.key, 0)) for unit in together))
             for unit in together:
-                self.metrics.add(unit.record.meta["metrics"], unit.weight(self._weighting))
+                self.metrics.add(unit.record.meta["metrics"], unit.weight(self._plan.weighting))
                 self._is_in(unit)
         for unit in missing:
             if unit.partial is not None:
@@ -185,15 +180,15 @@ class RunningSum:
         update = unit.mapped(self.base.layout)
         codec, changes = codec_of(update.layout), is_change(update.layout)
         about = Update(
-            weight=unit.weight(self._weighting),
+            weight=unit.weight(self._plan.weighting),
             metrics=unit.record.meta["metrics"],
             staleness=staleness,
             change_norm=lambda: change_norm(self.base, update, codec, is_change=changes),
         )
-        share = self._strategy.share(about)
+        share = self._plan.strategy.share(about)
         if not (0 <= share.coefficient <= MAX_WEIGHT and 0 < share.weight < math.inf):
             raise InvalidModel(
-                f"the strategy {self._strategy.name} gives an update a share that makes no sense",
+                f"the strategy {self._plan.strategy.name} gives an update a share that makes no sense",
                 field="strategy",
                 value=str(share),
                 limit=f"a coefficient from 0 to {MAX_WEIGHT:g}, and a finite weight above 0",

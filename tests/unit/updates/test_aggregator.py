@@ -26,6 +26,7 @@ from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY
 from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy
 from vennue.updates.sums import Receipt
@@ -123,7 +124,7 @@ def test_the_digest_is_computed_where_one_is_announced(aggregator):
 
 
 def test_updates_count_alike_when_weighting_is_uniform(make, blobs):
-    aggregator = make(weighting="uniform")
+    aggregator = make(plan=RoundPlan(weighting="uniform"))
     send(aggregator, 1, save(model([[1, 1], [1, 1]])), weight=1000, metrics={"loss": 1})
     send(aggregator, 2, save(model([[3, 5], [7, 9]])), weight=1, metrics={"loss": 2})
     aggregate = aggregator.aggregate()
@@ -150,7 +151,7 @@ def test_a_strategy_has_its_memory_from_round_to_round(tmp_path, blobs):
     for number in (1, 2):
         attempt = AttemptId(f"job.{number}.1")
         momentum = strategy("fedavgm", {"momentum": 0.5})
-        aggregator = RoundAggregator(attempt, digest, blobs, tmp_path / "spool", strategy=momentum)
+        aggregator = RoundAggregator(attempt, digest, blobs, tmp_path / "spool", plan=RoundPlan(momentum))
         with aggregator.start_update(AssignmentId(f"{attempt}.1")) as sink:
             sink.write(save(model([[1, 0], [0, 0]]), CHANGE))
             sink.finish()
@@ -438,7 +439,7 @@ def test_updates_that_could_not_be_removed_do_not_count_twice(make, monkeypatch)
 def test_a_sum_of_another_accumulator_is_refused(summed, make):
     summed()
     with pytest.raises(StorageError, match="not of this model and accumulator"):
-        make(accumulator="float64")
+        make(plan=RoundPlan(accumulator="float64"))
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -542,7 +543,7 @@ def test_metrics_that_cannot_be_right_are_refused(refused, metrics, message):
 
 
 def test_a_codec_that_the_round_does_not_take_is_refused(make):
-    aggregator = make(codecs=["plain"])
+    aggregator = make(plan=RoundPlan(codecs=("plain",)))
     with pytest.raises(InvalidUpdate, match="does not take this codec"):
         send(aggregator, 1, CODECS["float16"].encode(model([[1, 2], [3, 4]])))
 

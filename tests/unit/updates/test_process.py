@@ -34,6 +34,7 @@ from vennue.core.ids import AssignmentId, AttemptId
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.tensors.layout import ModelLayout
+from vennue.updates.plan import RoundPlan
 from vennue.updates.strategies import FedAdam
 
 def high_water_bytes():
@@ -53,7 +54,7 @@ with blobs.create() as writer:
         writer.write(piece)
     base = writer.commit()
 before = high_water_bytes()
-aggregator = RoundAggregator(AttemptId("job.1.1"), base, blobs, root / "spool", strategy=FedAdam())
+aggregator = RoundAggregator(AttemptId("job.1.1"), base, blobs, root / "spool", plan=RoundPlan(FedAdam()))
 for number in range(12):
     with aggregator.start_update(AssignmentId(f"job.1.1.{number}"), 1.0) as sink:
         for piece in chunks():
