@@ -16,8 +16,6 @@ from tests.docs.markdown import REPOSITORY, blocks
 
 EXAMPLES = REPOSITORY / "examples"
 OWN = ("own_job.py", "own_device.py", "own_policy.py")
-# A pool of three devices, so that they may come back at once.
-PACING = {"VENNUE_PACING_SHORT_S": "0.05", "VENNUE_PACING_BUSY_S": "0.1", "VENNUE_PACING_IDLE_S": "0.2"}
 
 
 @contextmanager
@@ -36,7 +34,7 @@ def program(path: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def server(policy_program: Path, folder: Path) -> Iterator[str]:
     """The address of the server that a policy's program runs."""
-    variables = {"VENNUE_PORT": "0", "VENNUE_DATA_DIR": str(folder / "data"), **PACING}
+    variables = {"VENNUE_PORT": "0", "VENNUE_DATA_DIR": str(folder / "data")}
     with program(policy_program, **variables) as running:
         assert running.stdout is not None
         yield running.stdout.readline().strip()

@@ -7,6 +7,8 @@ class Counters(msgspec.Struct):
     """What has happened since the start, for telemetry. Only ever grows."""
 
     check_ins: int = 0
+    shed: int = 0
+    """Check-ins that were told to come back without being looked at, under overload."""
     tasks: int = 0
     """Answers to check-ins and declines that held a task."""
     reports: int = 0

@@ -11,10 +11,10 @@ from typing import Final
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
-from vennue.control.pacing import Pacing
+from vennue.control.pacing import Pace, Pacing, Want
 from vennue.control.tokens import Tokens
 from vennue.core.binding import Assignment, Outcome
-from vennue.core.errors import InvalidInput, NotFound, TooLate, VennueError
+from vennue.core.errors import InvalidInput, NotFound, Overloaded, TooLate, VennueError
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
@@ -45,7 +45,8 @@ class Selector:
     def __init__(self, coordinator: Coordinator, pacing: Pacing, rng: random.Random) -> None:
         self._coordinator = coordinator
         self._tokens = Tokens(coordinator.secret)
-        self._pacing = pacing
+        self.pace = Pace(pacing)
+        """When devices without a task come back."""
         self._rng = rng
         self._hint_until = -float("inf")
         self._active_bits = 0
@@ -84,6 +85,12 @@ class Selector:
         if assignment is None:
             return self._come_back(registry.signature(profile)), None
         return self._offer(assignment)
+
+    def overloaded(self) -> Overloaded:
+        """What a device is told for which there is no time at all: to come back, spread as every answer is."""
+        self._coordinator.counters.shed += 1
+        wait_s = self.pace.retry_after_s(Want.SHED, self._coordinator.now(), self._rng.random())
+        return Overloaded("the server has more to do than it can at this moment", retry_after_s=wait_s)
 
     def accept(self, id: AssignmentId, token: str) -> tuple[Task, asyncio.Future[None] | None]:
         """The device takes the task: the same task, with the lease that covers the work."""
@@ -197,12 +204,13 @@ class Selector:
 
     def _come_back(self, signature: Signature) -> CheckInAnswer:
         self._refresh_hint()
-        retry_after_s = self._pacing.retry_after_s(
-            active=bool(signature & self._active_bits),
-            short=bool(signature & self._short_bits),
-            draw=self._rng.random(),
-        )
-        return CheckInAnswer(retry_after_s=retry_after_s)
+        want = Want.IDLE
+        if signature & self._short_bits:
+            want = Want.SHORT
+        elif signature & self._active_bits:
+            want = Want.BUSY
+        now = self._coordinator.pool.now
+        return CheckInAnswer(retry_after_s=self.pace.retry_after_s(want, now, self._rng.random()))
 
     def _task(self, assignment: Assignment) -> Task:
         coordinator = self._coordinator

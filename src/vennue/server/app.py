@@ -15,6 +15,7 @@ from vennue.core.errors import Overloaded, VennueError
 from vennue.protocol import CheckInRequest
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, Scope, StallWatch, Transport, decode, send
+from vennue.server.lag import LoopLag
 from vennue.server.problems import headers_of, problem
 from vennue.server.routes import all_routes
 from vennue.server.routing import Router
@@ -38,7 +39,8 @@ class App:
 
     def __init__(self, coordinator: Coordinator, selector: Selector, limits: Limits, version: str) -> None:
         self.watch = StallWatch(limits.idle_body_s)
-        """To be run beside the application."""
+        """To be run beside the application, as ``lag`` is."""
+        self.lag = LoopLag()
         self.in_flight = 0
         """Requests that have not been answered yet."""
         self.responses: Counter[int] = Counter()
@@ -65,6 +67,8 @@ class App:
             self.in_flight -= 1
 
     async def _check_in(self, scope: Scope, transport: Transport) -> None:
+        if self.lag.lag_s > self._limits.lag_s:
+            raise self._selector.overloaded()
         request = Request(scope, transport, {}, self.watch)
         message = decode(self._check_in_decoder, await request.body(self._limits.check_in_bytes))
         answer, pending = self._selector.check_in(message)

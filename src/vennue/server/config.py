@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Long polls at once; more are told to come back."""
     connections: int = 16_384
     """Connections at once; more wait in the kernel's queue."""
+    lag_s: float = 0.5
+    """When the server's event loop comes later than this, check-ins are told to come back, unread."""
     uploads: int = 256
     """Reports and models being received at once; more are told to come back."""
 

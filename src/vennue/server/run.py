@@ -172,7 +172,10 @@ async def _answering(
 ) -> AsyncIterator[asyncio.Task[None]]:
     granian = _Granian(app, listener, config.limits)
     loop = asyncio.get_running_loop()
-    watching = loop.create_task(app.watch.run(), name="stalled bodies")
+    watching = [
+        loop.create_task(app.watch.run(), name="stalled bodies"),
+        loop.create_task(app.lag.run(), name="loop lag"),
+    ]
     serving = loop.create_task(granian.serve(), name="granian")
     try:
         yield serving
@@ -184,7 +187,8 @@ async def _answering(
         while app.in_flight and loop.time() < until:  # noqa: ASYNC110 - costs the hot path nothing
             await asyncio.sleep(POLL_S)
         await asyncio.wait((serving,), timeout=config.drain_s)
-        watching.cancel()
+        for task in watching:
+            task.cancel()
         # Granian writes the last answers from threads of its own, which it does not wait for.
         await asyncio.sleep(5 * POLL_S)
 

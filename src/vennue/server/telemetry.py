@@ -11,6 +11,7 @@ from vennue.control.views import flagged_jobs, job_counts
 
 _COUNTERS = {
     "check_ins": "Check-ins received",
+    "shed": "Check-ins told to come back for want of time",
     "tasks": "Tasks handed to devices",
     "reports": "Reports counted",
     "duplicates": "Repeated reports that were answered again",

@@ -21,7 +21,7 @@ def test_variables_are_named_for_their_fields_at_any_depth():
             "VENNUE_DATA_DIR": "/srv/pool",
             "VENNUE_POLICY": "srsf",
             "VENNUE_PARAMETERS": '{"x": 1.5}',
-            "VENNUE_PACING_SHORT_S": "0.5",
+            "VENNUE_PACING_SHORT_S": "0.25",
             "VENNUE_LIMITS_BLOB_BYTES": "1000",
             "VENNUE_VALIDATE": "1",
         }
@@ -32,7 +32,7 @@ def test_variables_are_named_for_their_fields_at_any_depth():
         data_dir=Path("/srv/pool"),
         policy="srsf",
         parameters={"x": 1.5},
-        pacing=Pacing(short_s=0.5),
+        pacing=Pacing(short_s=0.25),
         limits=Limits(blob_bytes=1000),
         validate=True,
     )
@@ -64,7 +64,7 @@ def test_yes_is_written_in_several_ways(text):
         ({"VENNUE_VALIDATE": "maybe"}, "VENNUE_VALIDATE"),
         ({"VENNUE_DRAIN_S": "-1"}, "drain_s"),
         ({"VENNUE_LIMITS_WAITERS": "0"}, "limits.waiters"),
-        ({"VENNUE_PACING_BUSY_S": "1"}, "pacing"),
+        ({"VENNUE_PACING_BUSY_S": "0.1"}, "pacing"),
     ],
 )
 def test_a_value_that_makes_no_sense_is_refused_by_name(environ, field):
