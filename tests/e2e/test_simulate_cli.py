@@ -39,7 +39,7 @@ def tiny(tmp_path):
 
 def vennue(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the command, and check its exit code."""
-    command = [Path(sys.executable).with_name("vennue"), *map(str, arguments)]
+    command = [str(Path(sys.executable).with_name("vennue")), *map(str, arguments)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
@@ -54,7 +54,7 @@ def test_policies_are_compared_in_a_table_with_units(tiny, tmp_path):
         "fifo",
         "venn",
     ]
-    assert re.search(r"avg, (s|min|h) +median, \1 +p95, \1 +speedup, × \(95 % CI\) +unfinished", said)
+    assert re.search(r"avg, (s|min|h) +median, \1 +p95, \1 +speedup, × \(95 % CI\) +fair, % +open", said)
     assert "delay, s  collection, s  at work, %" in said
 
 

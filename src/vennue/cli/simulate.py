@@ -180,14 +180,15 @@ def _show(results: Results) -> None:
 def _show_times(summaries: Sequence[Summary], base: str) -> None:
     """Completion times: two tables of a dozen figures would not fit a terminal side by side."""
     unit, unit_s = time_unit(max(summary.jct_p95_s for summary in summaries))
-    headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, × (95 % CI)", "unfinished")
+    headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, × (95 % CI)", "fair, %", "open")
     table = terminal.table("policy", *headings, numbers=headings, title="job completion times")
     for summary in summaries:
         mark = "≥ " if summary.lower_bound else ""
         times_s = (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)
         speedup = "–" if summary.speedup is None else "1" if summary.policy == base else said(summary.speedup)
         times = (mark + short(seconds / unit_s) for seconds in times_s)
-        table.add_row(escape(summary.policy), *times, speedup, str(summary.unfinished))
+        fair = "–" if summary.fair is None else f"{100 * summary.fair:.0f}"
+        table.add_row(escape(summary.policy), *times, speedup, fair, str(summary.unfinished))
     terminal.output().print(table)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.simulation.results import experiment, results, run_result
 from vennue.simulation.experiment import run_experiment
 from vennue.simulation.options import options
-from vennue.simulation.tables import Estimate, document, speedup, student_t, summarise, write_parquet
+from vennue.simulation.tables import Estimate, document, fair_share_s, speedup, student_t, summarise, write_parquet
 
 
 def test_an_estimate_has_students_interval():
@@ -63,6 +63,18 @@ def test_time_per_round_is_told_apart_by_what_it_was_spent_on():
     (summary,) = summarise(results(run_result()))
     spent_s = (summary.scheduling_delay_s, summary.collection_s, summary.starved_s, summary.retried_s)
     assert spent_s == (30.0, 10.0, 20.0, 0.0)
+
+
+def test_a_fair_share_is_as_many_times_a_jobs_time_alone_as_there_are_jobs_at_once():
+    # In 1000 s, jobs of 600 s and 700 s: 1.3 at once. 1000 check-ins serve a-1 (one a second) and 700 serve b-2: alone,
+    # a round of 10 devices takes 10 s and 14.29 s, and 10 s to collect.
+    run = run_result(jct_s=(600, 700))
+    assert fair_share_s(run) == pytest.approx([1.3 * 20, 1.3 * (10 / 0.7 + 10)])
+
+
+def test_jobs_meet_their_fair_share_by_the_first_policys_measure():
+    slow, fast = run_result("fifo", jct_s=(600, 700)), run_result("venn", jct_s=(20, 60))
+    assert [summary.fair for summary in summarise(results(slow, fast))] == [0.0, 0.5]
 
 
 def test_waste_is_told_by_its_cause():

@@ -138,39 +138,55 @@ def _headline(results: Results, summaries: Sequence[Summary]) -> str:
     )
 
 
+Column = tuple[str, Callable[[Summary], str], Callable[[Summary], float] | None]
+"""A heading, what stands below it, and what decides which policy is best, if any should be shown as such."""
+
+
 def _summary(results: Results, summaries: Sequence[Summary]) -> str:
     if not summaries:
         return ""
     unit, unit_s = svg.time_unit(max(summary.jct_p95_s for summary in summaries))
     labels = results.experiment.labels
-    columns: list[tuple[str, Callable[[Summary], str], Callable[[Summary], float] | None]] = [
+    times: list[Column] = [
         ("average", lambda s: _marked(s, s.jct_mean_s / unit_s), lambda s: s.jct_mean_s),
         ("median", lambda s: _marked(s, s.jct_p50_s / unit_s), lambda s: s.jct_p50_s),
         ("p95", lambda s: _marked(s, s.jct_p95_s / unit_s), lambda s: s.jct_p95_s),
-        ("speedup, ×", lambda s: _speedup(s, labels[0]), None),
-        ("delay", lambda s: short(s.scheduling_delay_s), None),
-        ("collection", lambda s: short(s.collection_s), None),
-        ("unfinished", lambda s: f"{s.unfinished}", None),
-        ("at work", lambda s: f"{100 * s.utilisation:.1f}", None),
-        ("aborted", lambda s: f"{100 * s.aborted:.1f}", None),
-        ("late", lambda s: f"{100 * s.straggling:.1f}", None),
-        ("lost", lambda s: f"{100 * s.lost:.1f}", None),
+        ("speedup, × (95 % confidence)", lambda s: _speedup(s, labels[0]), None),
+        ("within fair share, %", lambda s: "–" if s.fair is None else f"{100 * s.fair:.0f}", None),
+        ("unfinished", lambda s: str(s.unfinished), None),
     ]
-    groups = (
-        ("", 1), (f"job completion time, {unit}", 3), ("", 1), ("per round, s", 2), ("jobs", 1), ("devices, %", 1),
-        ("device-rounds wasted, %", 3),
-    )  # fmt: skip
+    devices: list[Column] = [
+        ("scheduling delay", lambda s: short(s.scheduling_delay_s), None),
+        ("collection", lambda s: short(s.collection_s), None),
+        ("devices at work, %", lambda s: f"{100 * s.utilisation:.1f}", None),
+        ("aborted", lambda s: f"{100 * s.aborted:.1f}", None),
+        ("too late", lambda s: f"{100 * s.straggling:.1f}", None),
+        ("session ended", lambda s: f"{100 * s.lost:.1f}", None),
+    ]
+    spans = (("", 1), (f"job completion time, {unit}", 3), ("", 1), ("jobs", 2))
+    more = (("", 1), ("per round, s", 2), ("", 1), ("device-rounds wasted, %", 3))
+    return (
+        _figures(labels, summaries, times, spans)
+        + _figures(labels, summaries, devices, more)
+        + '<p class="soft small">A job\'s fair share is to be done within M times what it takes alone, M being the '
+        f"average number of jobs at once under {html.escape(labels[0])}.</p>"
+    )
+
+
+def _figures(
+    labels: Sequence[str], summaries: Sequence[Summary], columns: Sequence[Column], groups: Sequence[tuple[str, int]]
+) -> str:
+    """A table with a row per policy."""
     head = "".join(f'<th colspan="{span}"{"" if name else " class=none"}>{name}</th>' for name, span in groups)
     best = [min(map(key, summaries)) if key and len(summaries) > 1 else None for _, _, key in columns]
     rows = []
     for summary in summaries:
-        kind = series(labels.index(summary.policy))
         cells = [
             f"<td{' class=best' if key and key(summary) == least else ''}>{html.escape(form(summary))}</td>"
             for (_, form, key), least in zip(columns, best, strict=True)
         ]
-        name = f'<span class="swatch {kind}"></span>{html.escape(summary.policy)}'
-        rows.append(f"<tr><td>{name}</td>{''.join(cells)}</tr>")
+        swatch = f'<span class="swatch {series(labels.index(summary.policy))}"></span>'
+        rows.append(f"<tr><td>{swatch}{html.escape(summary.policy)}</td>{''.join(cells)}</tr>")
     names = "".join(f"<th>{name}</th>" for name in ("policy", *(name for name, _, _ in columns)))
     return (
         f'<div class="scroll"><table><thead><tr class="group">{head}</tr><tr>{names}</tr></thead>'
