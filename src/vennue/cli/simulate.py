@@ -180,8 +180,8 @@ def _show(results: Results) -> None:
 def _show_times(summaries: Sequence[Summary], base: str) -> None:
     """Completion times: two tables of a dozen figures would not fit a terminal side by side."""
     unit, unit_s = time_unit(max(summary.jct_p95_s for summary in summaries))
-    headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, × (95 % CI)", "fair, %", "open")
-    table = terminal.table("policy", *headings, numbers=headings, title="job completion times")
+    headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, ×", "fair, %", "open")
+    table = terminal.table("policy", *headings, numbers=headings, title="job completion times; speedup with its 95 % confidence interval")
     for summary in summaries:
         mark = "≥ " if summary.lower_bound else ""
         times_s = (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)
