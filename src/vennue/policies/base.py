@@ -56,7 +56,7 @@ class Policy(ABC):
         if cls.order is Policy.order and cls.plan is Policy.plan:
             raise TypeError(f"policy class {cls.__name__} must override order or plan")
 
-    def __init__(self, **parameters: object) -> None:
+    def __init__(self, /, **parameters: object) -> None:
         self.parameters: PolicyParameters = parse_parameters(self.name, type(self).Parameters, parameters)
 
     def order(self, view: PoolView) -> Iterable[Request]:

@@ -122,7 +122,7 @@ class FifoMatch(Policy):
     Parameters = FifoMatchParameters
     parameters: FifoMatchParameters
 
-    def __init__(self, **parameters: object) -> None:
+    def __init__(self, /, **parameters: object) -> None:
         super().__init__(**parameters)
         self._matcher = Matcher(self.parameters.tiers)
         self.learns = self.parameters.tiers > 1

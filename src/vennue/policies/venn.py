@@ -33,7 +33,7 @@ class VennSched(Policy):
     Parameters = VennSchedParameters
     parameters: VennSchedParameters
 
-    def __init__(self, **parameters: object) -> None:
+    def __init__(self, /, **parameters: object) -> None:
         super().__init__(**parameters)
         self._irs = Irs(remaining_demand(self.parameters.demand_scope))
 
@@ -60,7 +60,7 @@ class Venn(Policy):
     Parameters = VennParameters
     parameters: VennParameters
 
-    def __init__(self, **parameters: object) -> None:
+    def __init__(self, /, **parameters: object) -> None:
         super().__init__(**parameters)
         self._irs = Irs(remaining_demand(self.parameters.demand_scope))
         self._matcher = Matcher(self.parameters.tiers)

@@ -152,8 +152,17 @@ class Request:
         return self.scope.method
 
     def header(self, name: str) -> str | None:
-        """A header's value, the last one if it was sent several times."""
-        value: str | None = self.scope.headers.get(name.lower())
+        """A header's value, the last one if it was sent several times.
+
+        Raises:
+            RequestError: it is there, but is not ASCII. Passing it over would drop a weight or an idempotency key.
+        """
+        headers = self.scope.headers
+        value: str | None = headers.get(name.lower())
+        if value is None and name.lower() in headers:
+            raise RequestError(
+                "must be ASCII", status=400, field=name, fix="write other characters as JSON does: \\u00e9"
+            )
         return value
 
     def query(self, name: str) -> str | None:
@@ -280,5 +289,7 @@ def decode(decoder: "msgspec.json.Decoder[Message]", data: bytes) -> Message:
             field=(at["path"] if at else "") or "body",
             fix="the description at /openapi.json has the fields and their types",
         ) from None
+    except RecursionError:
+        raise RequestError("the body nests too deeply", status=400, field="body", fix="send it flat") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(f"the body is not JSON: {error}", status=400, field="body", fix="send JSON") from None

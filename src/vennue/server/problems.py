@@ -63,12 +63,12 @@ def problem(error: Exception) -> Problem:
         type=f"urn:vennue:error:{error.code}",
         title=error.code.replace("-", " ").capitalize(),
         status=status,
-        detail=error.message,
-        field=error.field,
+        detail=_text(error.message),
+        field=None if error.field is None else _text(error.field),
         value=_printable(error.value),
         limit=_printable(error.limit),
-        fix=error.fix,
-        story=list(getattr(error, "story", ())),
+        fix=None if error.fix is None else _text(error.fix),
+        story=[_text(line) for line in getattr(error, "story", ())],
         retry_after_s=retry_after_s,
     )
 
@@ -84,8 +84,13 @@ def headers_of(error: Exception, document: Problem) -> list[tuple[str, str]]:
 
 
 def _printable(value: object) -> bool | int | float | str | None:
-    if value is None or isinstance(value, bool | int | str):
+    if value is None or isinstance(value, bool | int):
         return value
     if isinstance(value, float) and math.isfinite(value):
         return value
-    return str(value)
+    return _text(str(value))
+
+
+def _text(text: str) -> str:
+    """The text as JSON can carry it: a stranger's words are quoted in errors, and may hold lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()

@@ -12,6 +12,7 @@ Format: https://huggingface.co/docs/safetensors, section "Format".
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -232,8 +233,8 @@ def _parse_json(text: bytes, error: type[InvalidInput]) -> dict[str, Any]:
 def _unique(pairs: list[tuple[str, Any]], error: type[InvalidInput]) -> dict[str, Any]:
     entries = dict(pairs)
     if len(entries) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise error("the header names it twice", field=twice[:200], fix="give each tensor a name of its own")
     return entries
 

@@ -83,6 +83,12 @@ def test_an_unknown_parameter_is_answered_with_the_nearest():
         get_policy("venn", epsilom=2)
 
 
+@pytest.mark.parametrize("name", ["fifo", "venn-sched", "venn", "fifo-match"])
+def test_a_parameter_named_like_python_s_own_is_one_that_is_not_there(name: str):
+    with pytest.raises(InvalidInput, match="has no parameter 'self'"):
+        get_policy(name, self=1)
+
+
 def test_a_policy_without_parameters_says_so():
     with pytest.raises(InvalidInput, match=r"policy 'fifo' has no parameter 'epsilon' \(it has no parameters\)"):
         get_policy("fifo", epsilon=2)

@@ -96,6 +96,14 @@ def test_a_header_is_refused_for(lie):
     assert refusal.value.field
 
 
+def test_one_name_twice_among_very_many_is_found_in_one_pass():
+    # To count each name by itself would take minutes, in a thread that reports wait for.
+    names = ",".join(f'"{number:x}":0' for number in range(200_000))
+    with pytest.raises(InvalidModel) as refusal:
+        ModelLayout.parse(header(f'{{{names},"30d3f":0}}'.encode()))
+    assert refusal.value.field == "30d3f"
+
+
 def test_a_refusal_is_of_the_class_that_the_caller_asks_for():
     with pytest.raises(InvalidUpdate, match="need 24 bytes, but it claims 28"):
         ModelLayout.parse(header({"a": entry(offsets=(0, 28))}), error=InvalidUpdate)

@@ -10,9 +10,9 @@ from vennue.core.ids import JobId
 from vennue.protocol import (
     IDEMPOTENCY_HEADER,
     CancelRequest,
+    Explanation,
     JobList,
     JobView,
-    Reason,
     RoundRequest,
     RoundView,
     SubmitRequest,
@@ -79,8 +79,8 @@ class JobRoutes:
             ),
             Route(
                 method="GET", path="/v1/jobs/{id}/explain", handler=self.explain, name="explainJob",
-                text="Why the job is where it is, with numbers.", problems=(404,),
-                replies=(Reply(status=200, text="The reason.", body=Reason),), **common,
+                text="Why the job is where it is, when it may end, and what would change that.", problems=(404,),
+                replies=(Reply(status=200, text="The explanation.", body=Explanation),), **common,
             ),
             Route(
                 method="POST", path="/v1/jobs/{id}/cancel", handler=self.cancel, name="cancelJob",
@@ -132,8 +132,7 @@ class JobRoutes:
 
     async def explain(self, request: Request) -> Answer:
         """``GET /v1/jobs/{id}/explain``."""
-        view = await self._coordinator.job(JobId(request.params["id"]))
-        return json_answer(view.reason)
+        return json_answer(await self._coordinator.explain(JobId(request.params["id"])))
 
     async def cancel(self, request: Request) -> Answer:
         """``POST /v1/jobs/{id}/cancel``."""
@@ -147,6 +146,7 @@ class JobRoutes:
     async def open_round(self, request: Request) -> Answer:
         """``POST /v1/jobs/{id}/rounds``."""
         message = await request.json(self._round_decoder, self._limits.json_bytes)
+        _check_round(message.round, str(message.round))
         view = await self._coordinator.open_round(
             JobId(request.params["id"]), message.round, check_digest(message.model), message.config
         )
@@ -156,8 +156,15 @@ class JobRoutes:
         """``GET /v1/jobs/{id}/rounds/{round}``."""
         text = request.params["round"]
         number = int(text) if text.isdecimal() and len(text) <= 10 else 0
-        if not 1 <= number <= MAX_ROUND:
-            raise InvalidInput(f"must be a round's number, from 1, got {text[:80]!r}", field="round", value=text[:80])
+        _check_round(number, text)
         wait_s = request.number("wait", 0.0, least=0.0, most=MAX_ROUND)
         view = await self._coordinator.round(JobId(request.params["id"]), number, min(wait_s, self._limits.wait_s))
         return json_answer(view)
+
+
+def _check_round(number: int, text: str) -> None:
+    """Refuse what is no round's number; beyond these, a ledger could not even look it up."""
+    if not 1 <= number <= MAX_ROUND:
+        raise InvalidInput(
+            f"must be a round's number, from 1, got {text[:80]!r}", field="round", value=text[:80], limit=MAX_ROUND
+        )
