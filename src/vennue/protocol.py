@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId
-from vennue.core.job import JobSpec
+from vennue.core.job import PLAIN, JobSpec
 from vennue.core.tenant import Quota
 
 AttributeValue = bool | int | float | str | list[str]
@@ -23,6 +23,8 @@ EXAMPLES_HEADER = "Vennue-Examples"
 """``PUT …/report``: the number of examples the update was trained on, above 0 and finite: its weight. 1 if left out."""
 DIGEST_HEADER = "Content-Digest"
 """``PUT …/report``: the body's SHA-256 (RFC 9530), as in ``sha-256=:BASE64:``. Checked if it is there."""
+MODEL_HEADER = "Vennue-Model"
+"""``PUT …/report``: the SHA-256 of the model that was trained. If it is there, it must be the task's."""
 METRICS_HEADER = "Vennue-Metrics"
 """``PUT …/report``: a JSON object of names and finite numbers (ASCII), averaged with the same weights."""
 
@@ -58,6 +60,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When present, the device evaluates it and answers with accept or decline first."""
     config: dict[str, bool | int | float | str] = {}
     """The owner's settings for this round (learning rate, local epochs)."""
+    codecs: tuple[str, ...] = PLAIN
+    """How the update may travel, the preferred way first: see `vennue.tensors.codecs`."""
+    changes: bool = False
+    """Whether the update must be the change of the model, not the model."""
 
 
 class CheckInAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -125,6 +131,56 @@ class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Estimated seconds until the round has its devices."""
     since: float | None = None
     """Since when no eligible device has checked in, or the round has been waiting in vain."""
+
+
+class SharedRegion(msgspec.Struct, frozen=True, kw_only=True):
+    """A region that a job may use, and whom it shares it with."""
+
+    signature: str
+    requirements: list[str]
+    supply_per_s: float
+    position: int | None
+    """The job's place among those that the region's devices go to, from 1; None when the plan gives it none."""
+    ahead: int
+    """Devices that those before it still need."""
+    jobs: list[JobId]
+    """The jobs that its devices are offered to, first to last; the first ten, and this one."""
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the owner could ask for instead, and what would come of it."""
+
+    field: str
+    """Of the job's spec."""
+    value: bool | int | float | str
+    text: str
+    supply_per_s: float
+    """Eligible check-ins per second it would have, over the last day."""
+    eta_s: float | None
+    """Seconds in which a round would have its devices."""
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/jobs/{id}/explain``: why a job is where it is, when it may end, and what would change that."""
+
+    job: JobId
+    state: str
+    reason: Reason
+    supply_per_s: float
+    """Eligible check-ins per second over the last day."""
+    supply_now_per_s: float
+    """… over the last quarter of an hour."""
+    supply_by_hour_per_s: list[float | None]
+    """… in each of the last 24 hours, oldest first; null where the pool was not observed."""
+    regions: list[SharedRegion] = []
+    """The regions that it may use, the largest first."""
+    shares_with: list[JobId] = []
+    """Jobs that may use some of the same devices and have an open round that needs some."""
+    round_eta_s: float | None = None
+    """Estimated seconds until its open round commits; null where there is nothing to estimate it from."""
+    job_eta_s: float | None = None
+    """… until it has run its declared rounds."""
+    changes: list[Change] = []
 
 
 class RoundView(msgspec.Struct, frozen=True, kw_only=True):

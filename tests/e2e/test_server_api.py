@@ -124,7 +124,7 @@ def test_a_declined_private_requirement_leads_to_the_next_task(client):
 def test_a_job_that_waits_says_why_with_numbers(client):
     job = submit(client, requirement="device.ram_gb >= 4096")
     open_round(client, job)
-    reason = client.get(f"/v1/jobs/{job}/explain").json()
+    reason = client.get(f"/v1/jobs/{job}/explain").json()["reason"]
     assert reason["code"] in {"no-eligible-device", "no-supply-yet"}
     assert reason["needs"] == 2
     end(client, job)

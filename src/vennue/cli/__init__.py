@@ -100,6 +100,14 @@ _mount(
     "vennue show 4f1c --json | jq .reason",
 )
 _mount(
+    "vennue.cli.why:why",
+    _JOBS,
+    """Explain why a job is where it is: its supply now and over the day, its place in each region that it may use, when
+    its round and the job may end, and what would change that.""",
+    "vennue why next-word-4f1c2a",
+    "vennue why next-word-4f1c2a --json | jq .changes",
+)
+_mount(
     "vennue.cli.jobs:cancel",
     _JOBS,
     "Cancel a job; its devices are free at once. Cancelling one that has ended changes nothing.",

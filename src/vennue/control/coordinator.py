@@ -27,6 +27,7 @@ from vennue.control.counters import Counters
 from vennue.control.dataplane import DataPlane
 from vennue.control.endings import Endings
 from vennue.control.explain import STALL_GRACE_S, Explainer
+from vennue.control.explanation import explanation
 from vennue.control.journal import Journal
 from vennue.control.notes import note_usage, recall_usage
 from vennue.control.views import (
@@ -66,7 +67,7 @@ from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.tenant import Quota
-from vennue.protocol import JobView, PlanView, PoolView, RoundView
+from vennue.protocol import Explanation, JobView, PlanView, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
 
 log = logging.getLogger("vennue.control")
@@ -454,6 +455,12 @@ class Coordinator:
         await self.settled()
         now = self.now()
         return job_view(self._known(id), self.explainer(), now, late_reports=self.endings.late[id])
+
+    async def explain(self, id: JobId) -> Explanation:
+        """Why a job is where it is, when it may end, and what would change that."""
+        self._hear_of(id)
+        await self.settled()
+        return explanation(self.pool, self.explainer(), self._known(id), self.now())
 
     async def jobs(self) -> list[JobView]:
         """All jobs, oldest first."""

@@ -1,0 +1,218 @@
+"""The whole answer to "why": a job's supply, its place in every region, its likely end, and what would change that.
+
+The reason comes from `Explainer`. Everything else here is arithmetic on the same numbers: the supply of the last day by
+profile, and the plan in force. Estimates say what follows if things stay as they are, not what will be.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from vennue.control.explain import MAX_BLOCKING, Explainer
+from vennue.control.hours import hours_of
+from vennue.core.errors import InvalidInput
+from vennue.core.ids import JobId, Signature
+from vennue.core.job import Job
+from vennue.core.pool import Pool
+from vennue.core.requirement import AttributeSchema, Profile, Requirement
+from vennue.core.round import AttemptState
+from vennue.protocol import Change, Explanation, SharedRegion
+
+RECENT_S: Final = 900.0
+MAX_REGIONS: Final = 32
+MAX_CHANGES: Final = 6
+WORTH: Final = 1.1
+"""A change of the requirement is told of if it gives at least so much more supply."""
+_STEPS: Final = 8
+"""How many of the next values that devices have a bound is moved to, in search of one that is worth telling."""
+
+_BOUND: Final = re.compile(r"device\.(\w+) (>=|>|<=|<) (-?\d+(?:\.\d+)?)(?![\w.])")
+_MEMBER: Final = re.compile(r'"[^"\\]*" in device\.\w+')
+
+
+def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Explanation:
+    """Explain a job as it is at this moment."""
+    rate_per_s = pool.supply.rate(job.requirement, now)
+    regions = [] if job.state.terminal else _regions(pool, explainer, job)
+    round_eta_s, job_eta_s = _etas(pool, explainer, job, now)
+    return Explanation(
+        job=job.id,
+        state=job.state.value,
+        reason=explainer.reason(job),
+        supply_per_s=rate_per_s,
+        supply_now_per_s=pool.supply.recent_rate(job.requirement, now, span_s=RECENT_S),
+        supply_by_hour_per_s=_by_hour(pool, job.requirement, now),
+        regions=regions[:MAX_REGIONS],
+        shares_with=list(dict.fromkeys(name for region in regions for name in region.jobs if name != job.id)),
+        round_eta_s=round_eta_s,
+        job_eta_s=job_eta_s,
+        changes=[] if job.state.terminal else _changes(pool, job, rate_per_s, _ahead(regions), now)[:MAX_CHANGES],
+    )
+
+
+def _by_hour(pool: Pool, requirement: Requirement, now: float) -> list[float | None]:
+    hours = hours_of(pool.supply, now)
+    eligible = np.array([requirement.matches(attributes) for attributes in hours.attributes], dtype=bool)
+    counts = hours.counts[:, eligible].sum(axis=1)
+    return [
+        None if observed_s <= 0 else count / observed_s
+        for count, observed_s in zip(counts.tolist(), hours.observed_s.tolist(), strict=True)
+    ]
+
+
+def _regions(pool: Pool, explainer: Explainer, job: Job) -> list[SharedRegion]:
+    found = []
+    for signature, rate_per_s in explainer.rates.items():
+        if signature >> job.bit & 1 and rate_per_s > 0:
+            found.append(_region(pool, job, signature, rate_per_s))
+    return sorted(found, key=lambda region: -region.supply_per_s)
+
+
+def _region(pool: Pool, job: Job, signature: Signature, rate_per_s: float) -> SharedRegion:
+    plan = pool.plan()
+    needs: dict[JobId, int] = {}
+    for offer in plan.offers(signature):
+        request = pool.table.request(offer.attempt)
+        if request is not None and request.needs > 0:
+            needs.setdefault(request.job, request.needs)
+    order = list(needs)
+    position = order.index(job.id) + 1 if job.id in needs else None
+    # Chosen uniformly at random, nobody is ahead of anybody.
+    before = order[: position - 1] if position is not None and plan.choice == "first" else []
+    shown = order[:MAX_BLOCKING]
+    if position is not None and position > MAX_BLOCKING:
+        shown.append(job.id)
+    return SharedRegion(
+        signature=f"{signature:x}",
+        requirements=[pool.registry.requirement(bit).text for bit in pool.registry.bits() if signature >> bit & 1],
+        supply_per_s=rate_per_s,
+        position=position,
+        ahead=sum(needs[name] for name in before),
+        jobs=shown,
+    )
+
+
+def _ahead(regions: list[SharedRegion]) -> int:
+    """The least that is ahead of the job in a region that lists it."""
+    return min((region.ahead for region in regions if region.position is not None), default=0)
+
+
+def _etas(pool: Pool, explainer: Explainer, job: Job, now: float) -> tuple[float | None, float | None]:
+    """Seconds until the open round commits, and until the job has run its declared rounds."""
+    attempt = job.attempt
+    collection_s = _collection_s(pool, job)
+    if attempt is None or collection_s is None or attempt.state is AttemptState.WAITING or job.waits_for:
+        return None, None
+    if attempt.state is AttemptState.COMMITTING:
+        round_s = 0.0
+    elif attempt.request.needs > 0:
+        fill_s = explainer.reason(job).eta_s
+        if fill_s is None:
+            return None, None
+        round_s = fill_s + collection_s
+    else:
+        filled_at = attempt.opened_at + attempt.scheduling_delay_s
+        round_s = max(0.0, filled_at + collection_s - now)
+    if attempt.deadline_at < math.inf:
+        round_s = min(round_s, max(0.0, attempt.deadline_at - now))
+    left = job.rounds_left
+    if left is None:
+        return round_s, None
+    if job.committed:
+        usual_s = (job.scheduling_delay_s + job.collection_s) / job.committed
+    else:
+        usual_s = max(0.0, now - attempt.opened_at) + round_s
+    return round_s, round_s + (left - 1) * usual_s
+
+
+def _collection_s(pool: Pool, job: Job) -> float | None:
+    """How long reports take once a round has its devices: in the job's own rounds, else in all that there were."""
+    if job.committed:
+        return job.collection_s / job.committed
+    rounds = sum(other.committed for other in pool.jobs.values())
+    return sum(other.collection_s for other in pool.jobs.values()) / rounds if rounds else None
+
+
+def _changes(pool: Pool, job: Job, rate_per_s: float, ahead: int, now: float) -> list[Change]:
+    """What would get the job's rounds their devices sooner, most effective first."""
+    spec = job.spec
+    profiles = pool.supply.profiles(now)
+    everybody_per_s = pool.supply.rate(Requirement.parse("true"), now)
+    per_count = everybody_per_s / max(sum(profiles.values()), 1.0)
+    found = []
+    for text, what in _looser(job.requirement, profiles, pool.schema):
+        rate = per_count * _count(text, profiles, pool.schema)
+        if rate <= rate_per_s * WORTH:
+            continue
+        much = f"{rate / rate_per_s:.2g}×" if rate_per_s > 0 else f"{rate:.3g} per second instead of none"
+        said = f"{what} the supply would be {much}"
+        eta_s = (ahead + spec.wanted) / rate
+        found.append(Change(field="requirement", value=text, text=said, supply_per_s=rate, eta_s=eta_s))
+    found.sort(key=lambda change: -change.supply_per_s)
+    return found + (list(_other_terms(job, rate_per_s, ahead)) if rate_per_s > 0 else [])
+
+
+def _other_terms(job: Job, rate_per_s: float, ahead: int) -> Iterator[Change]:
+    """A smaller demand and a later deadline, where a round would otherwise not have its devices in time."""
+    spec = job.spec
+    if spec.mode == "async":
+        return
+    fill_s = (ahead + spec.wanted) / rate_per_s
+    if spec.deadline_s is None:
+        demand = spec.demand // 2
+        if demand:
+            eta_s = (ahead + demand) / rate_per_s
+            said = f"at demand {demand} the round would have its devices in {eta_s:.0f} s instead of {fill_s:.0f} s"
+            yield Change(field="demand", value=demand, text=said, supply_per_s=rate_per_s, eta_s=eta_s)
+        return
+    if fill_s <= spec.deadline_s:
+        return
+    wanted = math.floor(rate_per_s * spec.deadline_s) - ahead
+    demand = math.floor(wanted * spec.demand / spec.wanted)
+    if demand >= 1:
+        said = f"at demand {demand} the round would have its devices within its deadline of {spec.deadline_s:g} s"
+        eta_s = (ahead + demand) / rate_per_s
+        yield Change(field="demand", value=demand, text=said, supply_per_s=rate_per_s, eta_s=eta_s)
+    deadline_s = float(math.ceil(fill_s))
+    said = f"with a deadline of {deadline_s:g} s instead of {spec.deadline_s:g} s the round would have its devices"
+    yield Change(field="deadline_s", value=deadline_s, text=said, supply_per_s=rate_per_s, eta_s=fill_s)
+
+
+def _looser(
+    requirement: Requirement, profiles: Mapping[Profile, float], schema: AttributeSchema
+) -> Iterator[tuple[str, str]]:
+    """Texts of requirements that ask a little less, each with how it differs."""
+    text = requirement.text
+    eligible = sum(count for profile, count in profiles.items() if requirement.matches(profile))
+    for bound in _BOUND.finditer(text):
+        name, relation, number = bound.groups()
+        limit = float(number)
+        down = relation.startswith(">")
+        beyond = sorted({value for value in _values(profiles, name) if (value < limit if down else value > limit)})
+        for value in (beyond[::-1] if down else beyond)[:_STEPS]:
+            relaxed = f"device.{name} {'>=' if down else '<='} {value:.15g}"
+            changed = text[: bound.start()] + relaxed + text[bound.end() :]
+            if _count(changed, profiles, schema) > WORTH * eligible:
+                yield changed, f"with {relaxed.removeprefix('device.')} instead of {relation} {number}"
+                break
+    for member in _MEMBER.finditer(text):
+        yield text[: member.start()] + "true" + text[member.end() :], f"without {member.group()}"
+
+
+def _count(text: str, profiles: Mapping[Profile, float], schema: AttributeSchema) -> float:
+    """Check-ins that a requirement would have had; none if the text, put together by a pattern, makes no sense."""
+    try:
+        requirement = Requirement.parse(text, schema)
+    except InvalidInput:
+        return 0.0
+    return sum(count for profile, count in profiles.items() if requirement.matches(profile))
+
+
+def _values(profiles: Mapping[Profile, Any], name: str) -> Iterator[float]:
+    for profile in profiles:
+        value = profile.attributes.get(name)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield value
