@@ -23,7 +23,7 @@ from vennue.core.effects import (
     SaveJob,
 )
 from vennue.core.errors import InvariantViolated, VennueError
-from vennue.core.events import CheckIn, Decline, Event, Report
+from vennue.core.events import CheckIn, Decline, Event, Report, ReportTogether
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.job import Job, JobState
 from vennue.core.plan import Request
@@ -234,7 +234,7 @@ class Auditor:
         try:
             answer = pool.handle(event, now)
         except VennueError:
-            complaints = ["an event that was refused changed the pool"] if snapshot(pool) != before else []
+            complaints = list(self._changed(event, before, snapshot(pool)))
             self._absorb()
             _raise([*complaints, *self._complaints(clock)])
             raise
@@ -242,6 +242,19 @@ class Auditor:
         self._absorb()
         _raise([*complaints, *self._complaints(clock)])
         return answer
+
+    @staticmethod
+    def _changed(event: Event, before: dict[str, Any], after: dict[str, Any]) -> Complaints:
+        """What is refused changes nothing; except that an assignment ends whose report is too stale."""
+        if isinstance(event, Report):
+            before["assignments"].pop(event.assignment, None)
+            after["assignments"].pop(event.assignment, None)
+            for state in (before, after):
+                *_, live, _ = state["attempts"].get(attempt_of(event.assignment), ([], []))
+                if event.assignment in live:
+                    live.remove(event.assignment)
+        if after != before:
+            yield "an event that was refused changed the pool"
 
     def drain(self) -> list[Effect]:
         """The effects since the last call."""
@@ -254,10 +267,12 @@ class Auditor:
         return [record for record in self.ledger_attempts.values() if not record.state.closed]
 
     def _after(self, event: Event, answer: Any, before: dict[str, Any]) -> Complaints:
-        if isinstance(event, Report) and answer:
-            if event.assignment in self._counted:
-                yield f"6. the report of {event.assignment} was counted twice"
-            self._counted[event.assignment] = event.device
+        reports = event.reports if isinstance(event, ReportTogether) else (event,)
+        for report in reports:
+            if isinstance(report, Report) and answer:
+                if report.assignment in self._counted:
+                    yield f"6. the report of {report.assignment} was counted twice"
+                self._counted[report.assignment] = report.device
         if isinstance(event, CheckIn) and answer is None:
             yield from self._turned_away(self.pool.registry.signature(event.profile), event.declined)
         is_new = isinstance(answer, Assignment) and answer.id not in before["assignments"]

@@ -5,6 +5,7 @@ functions of its own counters and the time: `ready` (enough reports to commit no
 `enough_at_deadline`. The pool moves it from state to state and nothing ever moves it out of a closed one.
 """
 
+import hashlib
 import math
 from enum import StrEnum
 
@@ -141,3 +142,9 @@ class Attempt:
         if self.closed_at is None:
             return None
         return self.closed_at - (self.opened_at if self.last_bound_at is None else self.last_bound_at)
+
+
+def lottery(seed: int, attempt: AttemptId) -> float:
+    """The attempt's draw in [0, 1): the same for the same seed, whatever happened before."""
+    digest = hashlib.blake2b(f"{seed}/{attempt}".encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "big") / 2.0**56

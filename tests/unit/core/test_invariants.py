@@ -97,6 +97,17 @@ def test_9_an_event_that_is_refused_but_changes_something_is_seen() -> None:
         auditor.handle(OpenRound(JobId("j"), 1, MODEL), 1)
 
 
+def test_9_a_report_that_is_too_stale_may_end_its_assignment_and_nothing_else() -> None:
+    auditor = Auditor(pool_with_round(mode="async", demand=3, buffer_size=1, max_staleness=0))
+    auditor.handle(Tick(), 0)
+    slow, fast = check_in(auditor, "slow"), check_in(auditor, "fast")  # type: ignore[arg-type]
+    auditor.handle(Report(fast.id, fast.device), 1)
+    auditor.handle(Committed(fast.attempt, RESULT), 2)
+    with pytest.raises(TooLate, match="1 model versions old"):
+        auditor.handle(Report(slow.id, slow.device), 3)
+    assert auditor.pool.table.assignments() == []
+
+
 def test_10_a_commit_that_the_ledger_was_not_told_of_is_seen() -> None:
     auditor = audited_pool(demand=1, rounds=2)
     assignment = check_in(auditor, "d")  # type: ignore[arg-type]

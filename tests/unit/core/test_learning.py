@@ -60,7 +60,7 @@ def test_a_planner_that_does_not_learn_costs_no_learning() -> None:
 def test_an_ended_job_is_forgotten() -> None:
     pool = pool_after_one_round(Watcher(learns=True))
     pool.handle(CancelJob(J), 60)
-    assert pool.learned.profiles == {}
+    assert pool.planning.learned.profiles == {}
 
 
 def bind_many(pool: Pool, now: float) -> list[Assignment]:
