@@ -180,20 +180,20 @@ class Results:
         runs: those that were made, by policy and seed in the experiment's order; one that was stopped says so in its
             ``ended``.
         failures: those that failed.
-        not_begun: how many were not begun, because the experiment was stopped.
+        missing: how many have no result, because the experiment was stopped before they began.
         wall_s: real time that it all took.
     """
 
     experiment: Experiment
     runs: list[RunResult]
     failures: list[Failure]
-    not_begun: int
+    missing: int
     wall_s: float
 
     @property
     def stopped(self) -> bool:
         """Whether it was stopped before its end."""
-        return self.not_begun > 0 or any(run.ended == "stopped" for run in self.runs)
+        return self.missing > 0 or any(run.ended == "stopped" for run in self.runs)
 
     def of(self, policy: str) -> list[RunResult]:
         """The runs of the policy with this label, by seed."""
@@ -242,7 +242,7 @@ def run_experiment(
         experiment=experiment,
         runs=sorted(made, key=lambda run: (labels.index(run.policy), experiment.seeds.index(run.seed))),
         failures=[outcome for outcome in outcomes if isinstance(outcome, Failure)],
-        not_begun=outcomes.count(None),
+        missing=outcomes.count(None),
         wall_s=time.perf_counter() - began_at,
     )
 

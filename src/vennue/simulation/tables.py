@@ -218,7 +218,7 @@ def document(results: Results) -> dict[str, object]:
             for run in results.runs
         ],
         "failures": [{"policy": f.policy, "seed": f.seed, "reason": f.reason} for f in results.failures],
-        "not_begun": results.not_begun,
+        "missing": results.missing,
         "wall_s": results.wall_s,
     }  # fmt: skip
 

@@ -78,7 +78,7 @@ def results(*runs: RunResult, **changes: Any) -> Results:
     policies = dict.fromkeys(run.policy for run in runs)
     seeds = dict.fromkeys(run.seed for run in runs)
     fields: dict[str, Any] = {
-        "experiment": experiment(*policies, seeds=tuple(seeds)), "runs": list(runs), "failures": [], "not_begun": 0,
+        "experiment": experiment(*policies, seeds=tuple(seeds)), "runs": list(runs), "failures": [], "missing": 0,
         "wall_s": 1.0,
     }  # fmt: skip
     return Results(**fields | changes)

@@ -127,7 +127,7 @@ def test_an_experiment_that_is_stopped_keeps_what_there_is_and_says_what_is_miss
     looks = iter([False] * 5)
     found = run_experiment(experiment("fifo", "srsf", "las"), stop=lambda: next(looks, True))
     assert found.stopped
-    assert found.not_begun == 2
+    assert found.missing == 2
     (partial,) = found.runs
     assert partial.ended == "stopped"
 
@@ -164,6 +164,6 @@ def test_a_cluster_without_ray_names_the_extra(monkeypatch):
         run_experiment(experiment("fifo"), cluster=True)
 
 
-def test_every_run_is_a_result_or_a_failure_or_was_not_begun():
+def test_every_run_is_a_result_or_a_failure_or_was_missing():
     found = run_experiment(experiment("fifo", "test-raises"))
     assert [type(entry) for entry in (*found.runs, *found.failures)] == [RunResult, Failure]

@@ -98,8 +98,8 @@ def test_a_difference_that_may_be_chance_is_called_so():
 
 
 def test_an_interrupted_experiment_says_so():
-    said = Page(render(results(run_result(ended="stopped"), not_begun=4))).said
-    assert "interrupted: 1 of its runs are partial and 4 were not begun" in said
+    said = Page(render(results(run_result(ended="stopped"), missing=4))).said
+    assert "interrupted: 1 of its 1 runs are partial, and 4 have no result" in said
 
 
 def test_unfinished_jobs_mark_their_policy_and_every_figure_of_its_times():

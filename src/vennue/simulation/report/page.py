@@ -78,8 +78,8 @@ def notices(results: Results, summaries: Sequence[Summary]) -> list[str]:
     if results.stopped:
         stopped = sum(run.ended == "stopped" for run in results.runs)
         found.append(
-            f"This experiment was interrupted: {stopped} of its runs are partial and {results.not_begun} were not "
-            "begun. Figures are of what there is."
+            f"This experiment was interrupted: {stopped} of its {len(results.experiment.runs())} runs are partial, and "
+            f"{results.missing} have no result. Figures are of what there is."
         )
     found += [
         f"{failure.policy}, seed {failure.seed}, failed and is left out: {failure.reason}"
