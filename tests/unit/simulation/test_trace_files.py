@@ -124,10 +124,14 @@ def test_a_file_that_is_not_text_is_refused(tmp_path):
     assert "trace.csv is not a readable .csv file" in refusal(path)
 
 
-PACKED = gzip.compress(b"device,start_s,end_s\n0,5,7\n" * 50)
+PACKED = gzip.compress(b"device,start_s,end_s\n0,5,7\n" * 50, mtime=0)
 
 
-@pytest.mark.parametrize("content", [b"device,start_s,end_s\n", PACKED[:-9], PACKED[:12] + b"\xff" * 20 + PACKED[32:]])
+@pytest.mark.parametrize(
+    "content",
+    [b"device,start_s,end_s\n", PACKED[:-9], PACKED[:12] + b"\xff" * 20 + PACKED[32:]],
+    ids=["plain", "cut", "overwritten"],
+)
 def test_a_broken_gzip_file_is_refused(tmp_path, content):
     path = tmp_path / "trace.csv.gz"
     path.write_bytes(content)
