@@ -93,10 +93,34 @@ class ReportReceipt(msgspec.Struct, frozen=True, kw_only=True):
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """When a managed job is good enough: one of the metrics that devices report, averaged, and where it must be."""
+
+    metric: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+
+class Managed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the platform needs to run a job's rounds itself: its owner need not be there."""
+
+    model: str
+    """The blob that the first round starts from."""
+    config: dict[str, bool | int | float | str] = {}
+    """Settings for the devices, the same in every round."""
+    target: Target | None = None
+    """The job completes when an evaluation finds it reached. Otherwise after its declared rounds."""
+    evaluate_every: int = 1
+    """Every so many rounds is an evaluation: its devices find ``evaluate: true`` in their settings, evaluate the model
+    that they were given before they train it, and report the result among their metrics."""
+
+
 class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``POST /v1/jobs``, with an optional ``Idempotency-Key`` header."""
 
     spec: JobSpec
+    managed: Managed | None = None
+    """With it, the platform runs the job's rounds; without, its owner does."""
 
 
 class CancelRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -229,6 +253,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     late_reports: int = 0
     """Reports that came when their lease or their round was over, since the server started: work that was wasted."""
     open_round: RoundView | None = None
+    managed: Managed | None = None
+    """In the view of one job: how the platform runs it, if it does."""
 
 
 class JobList(msgspec.Struct, frozen=True, kw_only=True):

@@ -80,7 +80,11 @@ _mount(
 
     The file is YAML. A job needs a name and a demand (devices per round), as in `{name: next-word, demand: 20}`;
     rounds, requirement, deadline_s and other fields may follow. The server holds the job's place in the pool; your
-    program attaches to it by its id, and opens its rounds.""",
+    program attaches to it by its id, and opens its rounds.
+
+    With `model: start.safetensors`, the platform runs the rounds itself, by `strategy`, to the last of `rounds` or
+    until `target: {metric: loss, at_most: 0.5}` is reached; `config` goes to the devices, and `evaluate_every` says in
+    which rounds these evaluate.""",
     "vennue submit job.yaml",
     'id=$(vennue submit job.yaml) && vennue show "$id"',
     "vennue submit job.yaml --wait",
@@ -106,6 +110,13 @@ _mount(
     its round and the job may end, and what would change that.""",
     "vennue why next-word-4f1c2a",
     "vennue why next-word-4f1c2a --json | jq .changes",
+)
+_mount(
+    "vennue.cli.jobs:pull",
+    _JOBS,
+    "Write a job's newest model to a file, verified by its digest.",
+    "vennue pull next-word-4f1c2a",
+    "vennue pull next-word-4f1c2a --round 10 -o ten.safetensors",
 )
 _mount(
     "vennue.cli.jobs:cancel",

@@ -1,16 +1,27 @@
-"""Job files: a `JobSpec` as YAML. Whatever is wrong with one is reported with the file, the line and the field."""
+"""Job files: a `JobSpec` as YAML, and with a ``model`` a `Managed` job, whose rounds the platform runs.
+
+Whatever is wrong with one is reported with the file, the line and the field.
+"""
 
 import difflib
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from vennue.core.errors import InvalidInput
 from vennue.core.job import JobSpec
+from vennue.protocol import Managed
 
 _LARGEST_BYTES = 2**20
+_MANAGED = Managed.__struct_fields__
+_KNOWN = (*JobSpec.__struct_fields__, *_MANAGED)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 class JobFile:
@@ -24,17 +35,39 @@ class JobFile:
         self.path = path
         self._lines: dict[str, int] = {}
         document = self._document(self._text())
-        try:
-            self.spec = msgspec.convert(document, JobSpec)
-        except msgspec.ValidationError as error:
-            raise self._misfit(str(error), document) from None
+        managed = {name: document.pop(name) for name in _MANAGED if name in document}
+        self.spec = self._convert(document, JobSpec)
+        self.managed: Managed | None = None
+        """With which the platform runs the job's rounds; its model is a digest, unless ``model`` has a file's path."""
+        self.model: Path | None = None
+        if managed:
+            if "model" not in managed:
+                other = next(iter(managed))
+                raise InvalidInput(
+                    f"{self._where(other)}: {other} is for jobs that the platform runs, which begin with a model",
+                    field=other, fix="add a line `model: start.safetensors`, or leave it out",
+                )  # fmt: skip
+            self.managed = self._convert(managed, Managed)
+            if not _DIGEST.fullmatch(self.managed.model):
+                self.model = path.parent / self.managed.model
+                if not self.model.is_file():
+                    raise InvalidInput(
+                        f"{self._where('model')}: there is no file {self.model}", field="model",
+                        value=self.managed.model, fix="name a .safetensors file, or the digest of a stored model",
+                    )  # fmt: skip
 
     def locate(self, error: InvalidInput) -> InvalidInput:
         """The same error, its message saying where in the file its field stands."""
-        top = (error.field or "").partition(".")[0]
-        if top in JobSpec.__struct_fields__:
+        top = (error.field or "").removeprefix("managed.").partition(".")[0]
+        if top in _KNOWN:
             error.message = f"{self._where(top)}: {error.message}"
         return error
+
+    def _convert(self, document: dict[str, Any], kind: type[T]) -> T:
+        try:
+            return msgspec.convert(document, kind)
+        except msgspec.ValidationError as error:
+            raise self._misfit(str(error), document, kind) from None
 
     def _text(self) -> str:
         try:
@@ -90,19 +123,18 @@ class JobFile:
         line = self._lines.get(field)
         return f"{self.path}, line {line}" if line else str(self.path)
 
-    def _misfit(self, reason: str, document: dict[str, Any]) -> InvalidInput:
+    def _misfit(self, reason: str, document: dict[str, Any], kind: type[msgspec.Struct]) -> InvalidInput:
         """What msgspec says ("Expected `int`, got `str` - at `$.demand`"), in our terms."""
         said, _, at = reason.partition(" - at `$")
         field = at.strip("`.").partition(".")[0].partition("[")[0]
-        known = JobSpec.__struct_fields__
-        unknown = next((str(name) for name in document if name not in known), None)
+        unknown = next((str(name) for name in document if name not in _KNOWN), None)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown, known, n=1)
+            near = difflib.get_close_matches(unknown, _KNOWN, n=1)
             return InvalidInput(
-                f"{self._where(unknown)}: a job has no field {unknown!r}", field=unknown, limit=list(known),
-                fix=f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(known)}",
+                f"{self._where(unknown)}: a job has no field {unknown!r}", field=unknown, limit=list(_KNOWN),
+                fix=f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(_KNOWN)}",
             )  # fmt: skip
-        missing = next((f.name for f in msgspec.structs.fields(JobSpec) if f.required and f.name not in document), None)
+        missing = next((f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in document), None)
         if missing is not None:
             return InvalidInput(
                 f"{self.path}: the field {missing} is missing", field=missing, fix=f"add a line `{missing}: …`"

@@ -1,7 +1,8 @@
-"""``vennue submit | jobs | show | cancel``: what owners and operators do with jobs.
+"""``vennue submit | jobs | show | pull | cancel``: what owners and operators do with jobs.
 
-A submitted job is a *driven* one: the server holds its place in the pool, and the owner's program opens its rounds
-(`vennue.Job.attach` with the id that ``submit`` prints).
+A submitted job is a *driven* one, whose place in the pool the server holds while the owner's program opens its rounds
+(`vennue.Job.attach` with the id that ``submit`` prints); or, if its file has a ``model``, a *managed* one, whose rounds
+the platform runs to the end.
 """
 
 import time
@@ -18,8 +19,9 @@ from vennue.cli import terminal
 from vennue.cli.jobfile import JobFile
 from vennue.cli.remote import REMOTE, Operator, Remote, operator, path_of
 from vennue.cli.terminal import ExitCode, duration, plural, rate
-from vennue.core.errors import InvalidInput, NotFound
+from vennue.core.errors import Conflict, InvalidInput, NotFound
 from vennue.core.job import JobSpec
+from vennue.simulation.traces.columns import replacing
 
 _POLL_S = 1.0
 
@@ -40,8 +42,11 @@ def submit(
         key: Idempotency key: submitting twice with the same key makes one job. By default every submission is new.
     """
     job_file = JobFile(file)
-    request = protocol.SubmitRequest(spec=job_file.spec)
     with operator(remote) as server:
+        managed = job_file.managed
+        if managed is not None and job_file.model is not None:
+            managed = msgspec.structs.replace(managed, model=server.store(_read(job_file.model)))
+        request = protocol.SubmitRequest(spec=job_file.spec, managed=managed)
         try:
             job = server.post("/v1/jobs", protocol.JobView, request, idempotency_key=key or uuid.uuid4().hex)
         except InvalidInput as error:
@@ -106,6 +111,41 @@ def show(job: str, /, *, rounds: int = 10, remote: Remote = REMOTE) -> ExitCode:
     return ExitCode.OK
 
 
+def pull(
+    job: str,
+    /,
+    *,
+    output: Annotated[Path, Parameter(name=("--output", "-o"))] = Path("model.safetensors"),
+    round: int | None = None,
+    remote: Remote = REMOTE,
+) -> ExitCode:
+    """Write a job's newest model to a file.
+
+    Args:
+        job: The job's id.
+        output: The file to write.
+        round: The result of this round instead.
+    """
+    with operator(remote) as server:
+        if round is None:
+            view = server.get(path_of(job), protocol.JobView)
+            number, digest = view.committed_rounds, view.model
+        else:
+            number, digest = round, server.get(f"{path_of(job)}/rounds/{round}", protocol.RoundView).result
+        if digest is None:
+            raise Conflict(
+                f"job {job} has no model yet" if round is None else f"round {round} of job {job} has not committed",
+                field="round", value=number, fix=f"wait for it: `vennue show {job}` says how far it is",
+            )  # fmt: skip
+        with replacing(output) as file:
+            file.write(server.fetch(digest))
+    if remote.json:
+        terminal.print_json({"job": job, "round": number, "model": digest, "file": str(output)})
+    else:
+        terminal.output().print(f"{output}: the model of {job} after round {number}", markup=False, soft_wrap=True)
+    return ExitCode.OK
+
+
 def cancel(
     job: str,
     /,
@@ -126,6 +166,15 @@ def cancel(
     else:
         terminal.output().print(_outcome(view), markup=False)
     return ExitCode.OK
+
+
+def _read(model: Path) -> bytes:
+    try:
+        return model.read_bytes()
+    except OSError as error:
+        raise InvalidInput(
+            f"cannot read {model}: {error.strerror}", field="model", value=str(model), fix="give a .safetensors file"
+        ) from error
 
 
 def _wait(server: Operator, job: protocol.JobView) -> protocol.JobView:
@@ -169,6 +218,8 @@ def _facts(job: protocol.JobView) -> list[tuple[str, str]]:
     if spec.private_requirement is not None:
         facts.append(("on the device", spec.private_requirement))
     facts += [(name, str(value)) for name, value in _terms(spec)]
+    if job.managed is not None:
+        facts.append(("run by", "the platform" + _until(job.managed.target)))
     facts += [
         ("submitted", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(job.submitted_at))),
         ("took" if job.ended_at else "age", duration(_age_s(job))),
@@ -191,6 +242,14 @@ def _terms(spec: JobSpec) -> list[tuple[str, Any]]:
     if spec.weight != 1:
         terms.append(("weight", spec.weight))
     return terms
+
+
+def _until(target: protocol.Target | None) -> str:
+    if target is None:
+        return ""
+    if target.at_least is not None:
+        return f", until {target.metric} is at least {target.at_least:g}"
+    return f", until {target.metric} is at most {target.at_most:g}"
 
 
 def _numbers(reason: protocol.Reason) -> list[tuple[str, str]]:

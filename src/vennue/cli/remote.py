@@ -14,6 +14,7 @@ import msgspec
 from cyclopts import Parameter
 
 from vennue.core.errors import Unavailable
+from vennue.core.ids import Digest
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
 
@@ -54,6 +55,14 @@ class Operator:
         """``POST`` a message; ``idempotency_key="…"`` becomes that header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return blocking(self._wire.call("POST", path, answer, body=body, headers=named))
+
+    def store(self, data: bytes) -> Digest:
+        """Upload a blob, unless the server has it; its digest."""
+        return blocking(self._wire.store(data))
+
+    def fetch(self, digest: str) -> bytes:
+        """A blob, verified."""
+        return blocking(self._wire.fetch(digest))
 
     def close(self) -> None:
         """Give the connection back."""

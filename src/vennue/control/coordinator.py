@@ -29,6 +29,7 @@ from vennue.control.endings import Endings
 from vennue.control.explain import STALL_GRACE_S, Explainer
 from vennue.control.explanation import explanation
 from vennue.control.journal import Journal
+from vennue.control.managed import ManagedJobs, check_managed
 from vennue.control.notes import note_usage, recall_usage
 from vennue.control.views import (
     closed_round_view,
@@ -67,7 +68,7 @@ from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.tenant import Quota
-from vennue.protocol import Explanation, JobView, PlanView, PoolView, RoundView
+from vennue.protocol import Explanation, JobView, Managed, PlanView, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
 
 log = logging.getLogger("vennue.control")
@@ -126,6 +127,7 @@ class Coordinator:
         self.policy = policy
         self.counters = Counters()
         self.waiters = Waiters(max_waiters)
+        self.managed = ManagedJobs(self)
         self.secret = b""
         """The pool's secret, once started."""
         self._ledger = ledger
@@ -226,12 +228,15 @@ class Coordinator:
         await self.data.reset()
         self.pool = pool
         self._keys = {record.key: record for record in recovered.keys}
+        self.managed.recall(recovered.notes)
         self._journal = Journal(self._ledger, self._carry_out, self._ledger_failed)
         self._writer = asyncio.get_running_loop().create_task(self._journal.run(), name="journal")
         self._failure = None
         for effect in others:
             self._carry_out(effect)
         self._arm()
+        for id in self.managed.active():
+            self._spawn(self.managed.advance(id), f"the next round of {id}")
 
     def _audit(self, pool: Pool, recovered: Recovered) -> Auditor:
         auditor = Auditor(pool, recovered.jobs, recovered.open_attempts)
@@ -361,6 +366,7 @@ class Coordinator:
         )
         await self.settled()
         self.waiters.wake(job.id)
+        await self.managed.advance(job.id)
 
     def _apply_if_open(self, event: Committed | CommitFailed) -> Job | None:
         try:
@@ -386,8 +392,12 @@ class Coordinator:
 
     # -- jobs -------------------------------------------------------------------------------------------------------
 
-    async def submit(self, spec: JobSpec, key: str | None = None) -> tuple[JobView, bool]:
+    async def submit(
+        self, spec: JobSpec, key: str | None = None, managed: Managed | None = None
+    ) -> tuple[JobView, bool]:
         """A new job, or the one that this idempotency key made; and whether it is new.
+
+        With ``managed``, the platform runs its rounds.
 
         Raises:
             InvalidInput: the spec makes no sense, or (`Infeasible`) this pool can never run it.
@@ -398,7 +408,11 @@ class Coordinator:
                 f"must be 1 to {MAX_KEY} printable ASCII characters", field="Idempotency-Key", value=key[:MAX_KEY]
             )
         self._check_working()
-        fingerprint = hashlib.sha256(msgspec.json.encode(spec)).hexdigest()
+        if managed is not None:
+            check_managed(managed, spec)
+            await self.data.check_model(Digest(managed.model))
+        asked = msgspec.json.encode(spec) + (b"" if managed is None else msgspec.json.encode(managed))
+        fingerprint = hashlib.sha256(asked).hexdigest()
         earlier = None if key is None else self._keys.get(key)
         if earlier is not None:
             if earlier.fingerprint != fingerprint:
@@ -415,6 +429,10 @@ class Coordinator:
         if key is not None:
             self._keys[key] = KeyRecord(key=key, fingerprint=fingerprint, job=job.id)
             self._journal.batch.keys.append(self._keys[key])
+        if managed is not None:
+            self.managed.take(job.id, managed, self._journal.batch.notes)
+            await self.settled()
+            await self.managed.advance(job.id)
         return await self.job(job.id), True
 
     async def open_round(self, id: JobId, round_number: int, model: Digest, config: dict[str, Setting]) -> RoundView:
@@ -426,6 +444,7 @@ class Coordinator:
             IllegalTransition: it is not this round's turn.
         """
         job = self._known(id)
+        self.managed.refuse(id)
         size_bytes = len(msgspec.json.encode(config))
         if size_bytes > MAX_CONFIG_BYTES:
             raise InvalidInput("too long", field="config", value=size_bytes, limit=MAX_CONFIG_BYTES)
@@ -454,7 +473,8 @@ class Coordinator:
         self._hear_of(id)
         await self.settled()
         now = self.now()
-        return job_view(self._known(id), self.explainer(), now, late_reports=self.endings.late[id])
+        view = job_view(self._known(id), self.explainer(), now, late_reports=self.endings.late[id])
+        return msgspec.structs.replace(view, managed=self.managed.get(id))
 
     async def explain(self, id: JobId) -> Explanation:
         """Why a job is where it is, when it may end, and what would change that."""
@@ -505,6 +525,10 @@ class Coordinator:
         if commit is None:
             return closed_round_view(attempt, job.spec)
         return committed_round_view(commit, attempt, job.spec)
+
+    async def commit(self, id: JobId, round_number: int) -> CommitRecord | None:
+        """A round's commit, as it is durable."""
+        return await self._ledger.commit(id, round_number)
 
     async def pool_view(self) -> PoolView:
         """The pool as operators see it."""

@@ -119,7 +119,7 @@ class JobRoutes:
     async def submit(self, request: Request) -> Answer:
         """``POST /v1/jobs``."""
         message = await request.json(self._submit_decoder, self._limits.json_bytes)
-        view, is_new = await self._coordinator.submit(message.spec, request.header(IDEMPOTENCY_HEADER))
+        view, is_new = await self._coordinator.submit(message.spec, request.header(IDEMPOTENCY_HEADER), message.managed)
         return json_answer(view, status=201 if is_new else 200, headers=(("location", f"/v1/jobs/{view.id}"),))
 
     async def list(self, request: Request) -> Answer:
