@@ -126,7 +126,7 @@ class PoolMachine(RuleBasedStateMachine):
         target=jobs,
         requirement=st.sampled_from(REQUIREMENTS),
         demand=DEMANDS,
-        overcommit=st.sampled_from([1.0, 1.5]),
+        overcommit=st.sampled_from([1.0, 1.5, "auto"]),
         deadline_s=st.sampled_from([None, 50.0]),
         rounds=st.sampled_from([None, 1, 2]),
         private_requirement=st.sampled_from([None, None, "device.samples > 10"]),

@@ -6,12 +6,13 @@ whether one makes sense. `Job` is the live state machine's memory of one job; on
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import Conflict, InvalidInput
 from vennue.core.ids import Digest, JobId
 from vennue.core.requirement import AttributeSchema, Requirement
 
@@ -66,8 +67,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The share of ``demand`` whose reports are enough, in a round with a deadline."""
     min_reports: int | None = None
     """Reports that are enough, as a number instead of ``min_fraction``, in rounds with and without a deadline."""
-    overcommit: float = 1.0
-    """Devices bound per device asked for, at least 1."""
+    overcommit: float | Literal["auto"] = 1.0
+    """Devices bound per device asked for, at least 1. ``auto``: as many as the losses seen so far make necessary."""
     buffer_size: int | None = None
     """Reports per model update of an asynchronous job."""
     max_staleness: int | None = None
@@ -138,8 +139,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.max_attempts is not None and self.max_attempts < 1:
             raise _bad("max_attempts", self.max_attempts, "must be at least 1", "leave it out to try for ever")
         self._check_enough()
-        if not 1 <= self.overcommit <= 10:
-            raise _bad("overcommit", self.overcommit, "must be 1 to 10", "1.3 binds 30 % more devices than asked")
+        if self.overcommit != "auto" and not 1 <= self.overcommit <= 10:
+            raise _bad("overcommit", self.overcommit, "must be 1 to 10", '1.3 binds 30 % more, "auto" measures')
         if not 0 < self.weight <= 1000:
             raise _bad("weight", self.weight, "must be above 0 and at most 1000", "1 is the usual weight")
         if self.deadline_s is not None and not MIN_DEADLINE_S <= self.deadline_s < math.inf:
@@ -200,8 +201,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def wanted(self) -> int:
-        """Devices bound per attempt: the demand times the overcommit, rounded down but never below the demand."""
-        return max(self.demand, math.floor(round(self.demand * self.overcommit, 9)))
+        """Devices bound per attempt: the demand times the overcommit; without one if that is to be measured."""
+        return self.wanted_at(1.0 if self.overcommit == "auto" else self.overcommit)
+
+    def wanted_at(self, overcommit: float) -> int:
+        """Devices bound per attempt at this overcommit: rounded down, but never below the demand."""
+        return max(self.demand, math.floor(round(self.demand * overcommit, 9)))
 
     @property
     def goal(self) -> int:
@@ -327,3 +332,41 @@ class Job:
         if self.silence_limit_at <= now:
             return f"its owner was silent for {self.spec.silence_limit_s:g} s, with no round open"
         return None
+
+
+def unended_predecessors(id: JobId, spec: JobSpec, jobs: Mapping[JobId, Job]) -> list[JobId]:
+    """The jobs that a new job must wait for. They are there before it, so it can close no circle but with itself.
+
+    Args:
+        id: of the new job.
+        spec: what it asks for.
+        jobs: all jobs that there are.
+
+    Raises:
+        InvalidInput: it waits for itself, or for a job that is not there.
+        Conflict: it waits for the success of a job that can no longer complete.
+    """
+    waits_for = []
+    for name, when in spec.predecessors.items():
+        if name == id:
+            raise InvalidInput(
+                f"the jobs would wait for each other in a circle: {id} → {id}",
+                field="after",
+                value=id,
+                fix="name jobs that were submitted before",
+            )
+        earlier = jobs.get(name)
+        if earlier is None:
+            raise InvalidInput(
+                f"there is no job {name}", field="after", value=name, fix="name jobs that were submitted before"
+            )
+        if not earlier.state.terminal:
+            waits_for.append(name)
+        elif when == "completed" and earlier.state is not JobState.COMPLETED:
+            raise Conflict(
+                f"job {name} can no longer complete, it is {earlier.state}",
+                field="after",
+                value=name,
+                fix="write {job: …, when: ended} to begin whatever its end",
+            )
+    return waits_for

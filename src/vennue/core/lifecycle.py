@@ -23,7 +23,7 @@ from vennue.core.effects import (
     SaveAttempt,
     SaveJob,
 )
-from vennue.core.errors import Conflict, IllegalTransition, InvalidInput, NotFound, TooLate
+from vennue.core.errors import Conflict, IllegalTransition, NotFound, TooLate
 from vennue.core.errors import JobEnded as JobHasEnded
 from vennue.core.events import (
     CancelJob,
@@ -35,7 +35,8 @@ from vennue.core.events import (
     SubmitJob,
 )
 from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, attempt_id, job_of
-from vennue.core.job import Job, JobSpec, JobState, Setting
+from vennue.core.job import Job, JobState, Setting, unended_predecessors
+from vennue.core.losses import Losses
 from vennue.core.plan import Planner, Request
 from vennue.core.planning import Planning
 from vennue.core.records import attempt_record, job_of_record, job_record
@@ -71,6 +72,7 @@ class Lifecycle:
         self.planning = Planning(
             planner, table=self.table, supply=supply, registry=self.registry, interval_s=replan_interval_s
         )
+        self.losses = Losses()
         self.jobs: dict[JobId, Job] = {}
         self.tenants: dict[str, Tenant] = {}
         """The tenants that have a quota and have had a job."""
@@ -108,7 +110,7 @@ class Lifecycle:
         if event.job in self.jobs:
             raise Conflict(f"job {event.job} exists already", field="job", value=event.job)
         requirement, private = event.spec.check(self.schema)
-        waits_for = self._unended(event.job, event.spec)
+        waits_for = unended_predecessors(event.job, event.spec, self.jobs)
         bit = self.registry.register(requirement)
         job = Job(event.job, event.spec, requirement, private, bit, arrival=self._arrivals, submitted_at=now)
         self._arrivals += 1
@@ -118,29 +120,6 @@ class Lifecycle:
         self._tell(job, now, "submitted")
         self._save(job)
         return job
-
-    def _unended(self, id: JobId, spec: JobSpec) -> list[JobId]:
-        """The jobs that a new one must wait for. They are there already, so it can close no circle but with itself."""
-        waits_for = []
-        for name, when in spec.predecessors.items():
-            if name == id:
-                raise InvalidInput(
-                    f"the jobs would wait for each other in a circle: {id} → {id}", field="after", value=id,
-                    fix="name jobs that were submitted before",
-                )  # fmt: skip
-            earlier = self.jobs.get(name)
-            if earlier is None:
-                raise InvalidInput(
-                    f"there is no job {name}", field="after", value=name, fix="name jobs that were submitted before"
-                )
-            if not earlier.state.terminal:
-                waits_for.append(name)
-            elif when == "completed" and earlier.state is not JobState.COMPLETED:
-                raise Conflict(
-                    f"job {name} can no longer complete, it is {earlier.state}", field="after", value=name,
-                    fix="write {job: …, when: ended} to begin whatever its end",
-                )  # fmt: skip
-        return waits_for
 
     def _follow(self, job: Job, waits_for: Iterable[JobId]) -> None:
         for name in waits_for:
@@ -282,7 +261,7 @@ class Lifecycle:
             job.id,
             job.bit,
             demand=spec.demand,
-            wanted=spec.demand if asynchronous else spec.wanted,
+            wanted=self._wanted(job),
             opened_at=now,
             deadline_at=None if spec.deadline_s is None else now + spec.deadline_s,
             arrival=job.arrival,
@@ -307,6 +286,16 @@ class Lifecycle:
             self._tell(job, now, f"attempt {attempt.id} waits for {', '.join(sorted(job.waits_for))}")
             self._outbox.append(SaveAttempt(attempt_record(attempt)))
         return attempt
+
+    def _wanted(self, job: Job) -> int:
+        """How many devices to bind to the job's next attempt."""
+        spec = job.spec
+        if spec.mode == "async":
+            return spec.demand
+        if spec.overcommit != "auto":
+            return spec.wanted
+        rates = self.supply.region_rates(self.registry, self.now)
+        return spec.wanted_at(self.losses.overcommit(job.id, job.bit, rates))
 
     def _begin(self, job: Job, attempt: Attempt, now: float) -> None:
         """An attempt needs devices from now on."""
@@ -389,6 +378,9 @@ class Lifecycle:
         job.ended_at = now
         self.planning.learned.forget(job.id)
         self.registry.release(job.bit)
+        if job.bit not in self.registry.bits():
+            self.losses.forget_requirement(job.bit)
+        self.losses.forget_job(job.id)
         self._timers.cancel((_JOB, job.id))
         self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
         self._save(job)
@@ -401,6 +393,7 @@ class Lifecycle:
         self._arm(job)
         self._tell(job, now, "waits for no other job any more")
         if job.attempt is not None:
+            job.attempt.request.wanted = self._wanted(job)
             job.attempt.move(AttemptState.OPEN, now, job.tell())
             self._begin(job, job.attempt, now)
 
@@ -423,6 +416,8 @@ class Lifecycle:
 
     def _attempt_due(self, attempt: Attempt, now: float) -> None:
         job = self.jobs[attempt.job]
+        if attempt.state is AttemptState.OPEN:
+            self._count_overdue(attempt, now)
         if attempt.state is AttemptState.COMMITTING:
             self._retry(job, attempt, now, "the aggregate did not become durable in time")
         elif attempt.enough_at_deadline:
@@ -435,6 +430,15 @@ class Lifecycle:
                 now,
                 f"at its deadline {request.bound} were bound and {len(request.reported)} had reported",
             )
+
+    def _count_overdue(self, attempt: Attempt, now: float) -> None:
+        """At a deadline, the devices count as lost that had half of its time for the task and have not reported.
+
+        Their leases often run as long as the deadline, so that they would never be seen to run out.
+        """
+        for assignment in attempt.request.live.values():
+            if isinstance(assignment, Assignment) and now - assignment.bound_at >= attempt.limit_s / 2:
+                self.losses.observe(attempt.job, assignment.signature, lost=True)
 
     def _job_due(self, job: Job, now: float) -> None:
         reason = job.overdue(now)
@@ -515,6 +519,8 @@ class Lifecycle:
         why = f": {reason}" if reason else ""
         self._tell(self.jobs[assignment.job], now, f"assignment {assignment.id} {outcome}{why}")
         self._outbox.append(AssignmentEnded(assignment.id, outcome))
+        if outcome is not Outcome.DECLINED:
+            self.losses.observe(assignment.job, assignment.signature, lost=True)
 
     def _end_assignments(self, ended: list[Assignment]) -> None:
         self._outbox.extend(AssignmentEnded(assignment.id, Outcome.CLOSED) for assignment in ended)

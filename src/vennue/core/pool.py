@@ -33,6 +33,7 @@ from vennue.core.events import (
 )
 from vennue.core.ids import AssignmentId, DeviceId, Signature, attempt_of, job_of
 from vennue.core.lifecycle import Lifecycle
+from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.round import Attempt
@@ -139,6 +140,8 @@ class Pool(Lifecycle):
         return [
             ("attempts", len(self._attempts), len(self.jobs)),
             ("timers", len(self._timers), self._timers.bound),
+            ("regions with losses", self.losses.regions, MAX_REGIONS),
+            ("jobs with losses", self.losses.jobs, len(self.jobs)),
             *self.table.sizes(),
         ]
 
@@ -229,6 +232,7 @@ class Pool(Lifecycle):
 
     def _count(self, assignment: Assignment, attempt: Attempt, now: float) -> None:
         self.table.settle(assignment.id, Outcome.REPORTED)
+        self.losses.observe(assignment.job, assignment.signature, lost=False)
         if self.planning.learns:
             self.planning.learned.observe_report(attempt.job, assignment.response_s, now - assignment.bound_at)
 

@@ -49,7 +49,7 @@ class SpecFields(TypedDict, total=False):
     deadline_s: float | None
     min_fraction: float
     min_reports: int | None
-    overcommit: float
+    overcommit: float | Literal["auto"]
     buffer_size: int | None
     max_staleness: int | None
     lease_s: float | None
