@@ -5,6 +5,7 @@ import pytest
 from vennue.cli.jobfile import JobFile
 from vennue.core.errors import InvalidInput
 from vennue.core.job import JobSpec
+from vennue.protocol import Managed, Target
 
 
 @pytest.fixture
@@ -96,3 +97,37 @@ def test_an_error_about_no_field_of_the_file_is_left_alone(job_file):
     submitted = JobFile(job_file("name: a\ndemand: 20\n"))
 
     assert submitted.locate(InvalidInput("too many jobs", field="jobs")).message == "too many jobs"
+
+
+def test_a_file_with_a_model_is_a_managed_job_and_the_model_stands_beside_it(job_file):
+    path = job_file("name: a\ndemand: 2\nrounds: 3\nmodel: start.safetensors\ntarget: {metric: loss, at_most: 0.5}\n")
+    path.with_name("start.safetensors").write_bytes(b"")
+
+    read = JobFile(path)
+
+    assert read.managed == Managed(model="start.safetensors", target=Target(metric="loss", at_most=0.5))
+    assert read.model == path.with_name("start.safetensors")
+    assert read.spec == JobSpec(name="a", demand=2, rounds=3)
+
+
+def test_a_model_that_is_a_digest_needs_no_file(job_file):
+    read = JobFile(job_file(f"name: a\ndemand: 2\nmodel: {'0a' * 32}\n"))
+
+    assert read.managed == Managed(model="0a" * 32)
+    assert read.model is None
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("model: gone.safetensors\n", "model"),
+        ("evaluate_every: 2\n", "evaluate_every"),
+        ("model: x\ntarget: {metric: loss, most: 1}\n", "target"),
+        ("modell: x\n", "modell"),
+    ],
+)
+def test_what_is_wrong_with_a_managed_job_is_told_with_its_line(job_file, text, field):
+    error = refusal(job_file("name: a\ndemand: 2\n" + text))
+
+    assert error.field == field
+    assert "line 3" in error.message or "line 4" in error.message
