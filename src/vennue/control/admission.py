@@ -10,10 +10,11 @@ import math
 
 import msgspec
 
-from vennue.core.errors import Infeasible, InvalidInput
+from vennue.core.errors import Infeasible
 from vennue.core.job import JobSpec
 from vennue.core.pool import Pool
 from vennue.core.requirement import Requirement
+from vennue.updates.plan import RoundPlan
 
 _FIX = 'or submit it with if_infeasible: "wait"'
 
@@ -64,14 +65,7 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> Outlook:
         InvalidInput: the spec makes no sense in itself.
     """
     requirement, _ = spec.check(pool.schema)
-    if spec.mode == "async":
-        raise InvalidInput(
-            "this server aggregates whole rounds; asynchronous jobs run in simulations only",
-            field="mode",
-            value=spec.mode,
-            limit="sync",
-            fix='leave "mode" out',
-        )
+    RoundPlan.of(spec)
     seen = outlook(pool, spec, requirement, now)
     if spec.if_infeasible == "refuse":
         _check_quota(pool, spec)

@@ -70,6 +70,7 @@ from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.tenant import Quota
 from vennue.protocol import Explanation, JobView, Managed, PlanView, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
+from vennue.updates.plan import RoundPlan
 
 log = logging.getLogger("vennue.control")
 
@@ -325,7 +326,7 @@ class Coordinator:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case AttemptOpened(attempt=attempt, model=model):
-                self.data.expect(attempt, model)
+                self._expect(attempt, model)
             case Commit():
                 self._spawn(self._commit(effect), f"the commit of {effect.attempt}")
             case AttemptClosed(attempt=attempt):
@@ -339,10 +340,30 @@ class Coordinator:
                 self.counters.policy_failures += 1
                 log.error("the policy failed, the last plan stays in force: %s", reason)
 
+    def _expect(self, attempt: AttemptId, model: Digest) -> None:
+        job = self.pool.jobs[job_of(attempt)]
+        try:
+            self.data.expect(attempt, model, job.spec)
+        except InvalidInput as error:
+            # It was checked when the job came: what it names was removed from this machine since.
+            log.error("job %s cannot go on: %s", job.id, error)  # noqa: TRY400 - the reason says it all
+            asyncio.get_running_loop().call_soon(self._give_up, job.id, str(error))
+
+    def _give_up(self, job: JobId, reason: str) -> None:
+        try:
+            self.apply(CancelJob(job, reason))
+        except StorageError:
+            log.debug("job %s is not cancelled: the ledger has failed, and the pool will be rebuilt", job)
+
     async def _commit(self, effect: Commit) -> None:
         attempt = effect.attempt
         try:
-            outcome = await self.data.aggregate(attempt, effect.assignments)
+            committed = self.pool.jobs[job_of(attempt)].committed
+            memory = None
+            if committed and self.data.plan(attempt).strategy.slots():
+                last = await self._ledger.commit(job_of(attempt), committed)
+                memory = None if last is None else last.memory
+            outcome = await self.data.aggregate(attempt, effect.assignments, round_number=committed + 1, memory=memory)
         except Exception as error:
             log.exception("the aggregate of %s failed", attempt)
             self.counters.failed_commits += 1
@@ -361,6 +382,7 @@ class Coordinator:
                 reports=outcome.reports,
                 weight=outcome.weight,
                 metrics=outcome.metrics,
+                memory=outcome.memory,
                 committed_at=self.now(),
             )
         )
@@ -453,7 +475,7 @@ class Coordinator:
             if closed.model == model:  # a repeat whose first answer was lost
                 return closed
         await self.data.check_model(model)
-        self.apply(OpenRound(id, round_number, model, config))
+        self.apply(OpenRound(id, round_number, model, {**RoundPlan.of(job.spec).strategy.device_config(), **config}))
         return await self.round(job.id, round_number)
 
     async def cancel(self, id: JobId, reason: str) -> JobView:

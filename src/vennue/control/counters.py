@@ -17,6 +17,8 @@ class Counters(msgspec.Struct):
     late_reports: int = 0
     """Of the refused ones: those of devices that worked, and came too late."""
     report_bytes: int = 0
+    partials: int = 0
+    """Leaves' partial sums; the reports in them count as reports, too."""
     commits: int = 0
     failed_commits: int = 0
     policy_failures: int = 0

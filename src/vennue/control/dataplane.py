@@ -2,52 +2,46 @@
 
 An attempt's aggregator is opened with its first report, so that opening a round costs nothing. A report goes to the
 spool in blocks as it arrives; once the pool has counted it, it is folded into the running sum in the background, so
-that little is left to do when the last one is in.
+that little is left to do when the last one is in. A leaf's partial sum is taken in the same way.
 """
 
 import asyncio
 import functools
+import logging
 import shutil
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Protocol, TypeVar
+from typing import Final
 
 import msgspec
 
-from vennue.core.errors import InvalidModel, NotFound, Overloaded, StorageError, TooLate
+from vennue.control.uploads import Uploads
+from vennue.core.errors import InvalidInput, InvalidModel, NotFound, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
+from vennue.core.job import JobSpec
 from vennue.tensors.model import check_model
-from vennue.updates.aggregator import RoundAggregator
+from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter
-from vennue.updates.intake import UpdateSink
-from vennue.updates.sums import Receipt
+from vennue.updates.intake import PartialSink, UpdateSink
+from vennue.updates.plan import RoundPlan
+from vennue.updates.sums import Partial, Receipt
+from vennue.updates.tombstones import Tombstones
 
-BLOCK_BYTES: Final = 2**20
-"""Chunks are handed to a thread by the megabyte: the hop then costs less than a tenth of the write."""
-REMEMBERED_RECEIPTS: Final = 65_536
-"""Counted reports of closed rounds that a repeated upload still gets its answer for."""
+log = logging.getLogger("vennue.control")
+
 REMEMBERED_MODELS: Final = 1024
-THREADS: Final = 8
 
-
-class _Sink(Protocol):
-    def write(self, chunk: bytes, /) -> None: ...
-
-    def abort(self) -> None: ...
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-Sink = TypeVar("Sink", bound=_Sink)
 Body = Callable[[int], AsyncIterator[bytes]]
+"""Gives a body's chunks, once it is told the most bytes that it may have."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A durable aggregate."""
 
     result: Digest
+    memory: dict[str, Digest]
+    """What the strategy remembers for the next round: a blob for each of its slots."""
     reports: int
     weight: float
     metrics: dict[str, float]
@@ -56,14 +50,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 class _Open:
     """An attempt that takes reports."""
 
-    def __init__(self, attempt: AttemptId, model: Digest) -> None:
+    def __init__(self, attempt: AttemptId, model: Digest, plan: RoundPlan) -> None:
         self.attempt = attempt
         self.model = model
+        self.plan = plan
         self.opening = asyncio.Lock()
         self.aggregator: RoundAggregator | None = None
         self.counted: dict[AssignmentId, Receipt] = {}
-        self.to_fold: list[AssignmentId] = []
+        self.to_fold: dict[AssignmentId, int] = {}
+        """With the staleness of each."""
         self.folding: asyncio.Task[None] | None = None
+        self.taking: set[asyncio.Future[None]] = set()
+        """Partial sums that count, and are being put in the place of their assignments."""
 
 
 class DataPlane:
@@ -71,66 +69,149 @@ class DataPlane:
 
     Args:
         blobs: where models and aggregates are.
-        spool: the directory where reports wait; what a former server left in it is removed.
+        spool: the directory where reports wait.
+        receipts: the directory where the receipts of closed rounds are kept; beside the spool by default.
         max_uploads: models and reports being received at once.
+        durable: whether an acknowledged report survives a power loss, not only a crash of the process.
     """
 
-    def __init__(self, blobs: BlobStore, spool: Path, *, max_uploads: int = 256) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        spool: Path,
+        *,
+        receipts: Path | None = None,
+        max_uploads: int = 1024,
+        durable: bool = False,
+    ) -> None:
         self.blobs = blobs
-        self.uploads = 0
-        """Being received at this moment."""
+        self.uploads = Uploads(max_uploads)
+        self._refused_bytes = 0
         self._spool = spool
-        self._max_uploads = max_uploads
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="vennue-data")
+        self._durable = durable
+        self._graves = receipts or spool.with_name("receipts")
+        self._tombstones: Tombstones | None = None
+        self._burying = asyncio.Lock()
         self._open: dict[AttemptId, _Open] = {}
-        self._receipts: OrderedDict[AssignmentId, Receipt] = OrderedDict()
         self._checked: OrderedDict[Digest, None] = OrderedDict()
 
-    # -- attempts ---------------------------------------------------------------------------------------------------
+    # -- attempts -----------------------------------------------------------------------------------------------------
 
-    def expect(self, attempt: AttemptId, model: Digest) -> None:
-        """Take reports for an attempt from now on."""
-        self._open[attempt] = _Open(attempt, model)
+    def expect(self, attempt: AttemptId, model: Digest, spec: JobSpec) -> None:
+        """Take reports for an attempt from now on. Those that are in its spool are there again.
 
-    async def aggregate(self, attempt: AttemptId, assignments: Iterable[AssignmentId]) -> Outcome:
+        Raises:
+            InvalidInput: the job's strategy is not here.
+        """
+        self._open[attempt] = _Open(attempt, model, RoundPlan.of(spec))
+
+    def plan(self, attempt: AttemptId) -> RoundPlan:
+        """How an attempt's reports are taken.
+
+        Raises:
+            TooLate: it is over.
+        """
+        return self._entry(attempt).plan
+
+    async def aggregate(
+        self,
+        attempt: AttemptId,
+        assignments: Iterable[AssignmentId],
+        *,
+        round_number: int = 1,
+        memory: Mapping[str, Digest] | None = None,
+    ) -> Outcome:
         """Make the durable aggregate of exactly these counted reports.
+
+        Args:
+            attempt: whose.
+            assignments: the reports.
+            round_number: which round this ends, from 1.
+            memory: the strategy's, from the job's last commit.
 
         Raises:
             Exception: whatever the strategy or the storage raises; it may be tried again.
         """
         entry = self._entry(attempt)
         aggregator = await self._aggregator(entry)
-        made = await self._in_thread(aggregator.aggregate, assignments=assignments)
-        return Outcome(result=made.model, reports=len(made.assignments), weight=made.weight, metrics=dict(made.metrics))
+        while entry.taking:
+            await asyncio.wait(entry.taking)
+        assignments = tuple(assignments)
+
+        def make(memory: Mapping[str, Digest] | None) -> Aggregate:
+            return aggregator.aggregate(assignments=assignments, round_number=round_number, memory=memory)
+
+        try:
+            made = await self.uploads.in_thread(make, memory)
+        except InvalidInput as error:
+            if memory is None or not (error.field or "").startswith("memory."):
+                raise
+            log.warning("the model of %s has another form now: the strategy begins anew: %s", attempt, error)
+            made = await self.uploads.in_thread(make, None)
+        entry.model = made.model
+        await self._bury(entry, assignments)
+        return Outcome(
+            result=made.model,
+            memory=dict(made.memory),
+            reports=len(made.assignments),
+            weight=made.weight,
+            metrics=dict(made.metrics),
+        )
 
     async def close(self, attempt: AttemptId) -> None:
-        """Take no more reports for an attempt, and remove those that it has."""
+        """Take no more reports for an attempt, and remove those that it has; their receipts stay."""
         entry = self._open.pop(attempt, None)
         if entry is None:
             return
-        self._receipts |= entry.counted
-        while len(self._receipts) > REMEMBERED_RECEIPTS:
-            self._receipts.popitem(last=False)
         async with entry.opening:
             if entry.aggregator is not None:
-                await self._in_thread(entry.aggregator.close)
+                await self.uploads.in_thread(entry.aggregator.close)
+                self._refused_bytes += entry.aggregator.refused_bytes
+        await self._bury(entry, tuple(entry.counted))
 
-    async def reset(self) -> None:
-        """Forget all attempts, and remove what a crash has left of them."""
+    async def reset(self, keep: Collection[AttemptId] = ()) -> None:
+        """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``."""
         for attempt in list(self._open):
             await self.close(attempt)
-        await self._in_thread(_empty, self._spool)
+        await self.uploads.in_thread(_empty, self._spool, frozenset(keep))
+
+    async def recover(self, attempt: AttemptId) -> tuple[list[Receipt], list[Partial]]:
+        """What the spool of an expected attempt holds since before a crash: reports, and partial sums.
+
+        Whoever keeps the round's state decides which of them count; for the others there are ``drop`` and
+        ``drop_partial``.
+
+        Raises:
+            TooLate: the attempt is not expected.
+            StorageError: the spool cannot be read.
+        """
+        aggregator = await self._aggregator(self._entry(attempt))
+        return list(aggregator.finished.values()), list(aggregator.waiting)
 
     async def stop(self) -> None:
         """Let the threads end. Reports of open attempts stay on the disk."""
-        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        await self.uploads.stop()
 
-    # -- reports ----------------------------------------------------------------------------------------------------
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    @property
+    def refused_bytes(self) -> int:
+        """How much was received of reports that were refused, or broken off."""
+        aggregators = (entry.aggregator for entry in self._open.values())
+        return self._refused_bytes + sum(one.refused_bytes for one in aggregators if one is not None)
 
     def receipt(self, assignment: AssignmentId) -> Receipt | None:
-        """The receipt of an assignment's report, if it was counted."""
+        """The receipt of an assignment's report that was counted, and awaits its aggregate."""
         entry = self._open.get(attempt_of(assignment))
-        return self._receipts.get(assignment) if entry is None else entry.counted.get(assignment)
+        return None if entry is None else entry.counted.get(assignment)
+
+    async def old_receipt(self, assignment: AssignmentId) -> Receipt | None:
+        """The receipt of an assignment's report that was counted, whether it awaits its aggregate or that was made."""
+        receipt = self.receipt(assignment)
+        if receipt is not None:
+            return receipt
+        async with self._burying:
+            return await self.uploads.in_thread(lambda: self._graveyard().find(assignment))
 
     async def receive(
         self,
@@ -140,6 +221,7 @@ class DataPlane:
         body: Body,
         *,
         sha256: Digest | None = None,
+        token: str = "",
     ) -> Receipt:
         """Make a report durable as it arrives. What is refused or broken off leaves nothing behind.
 
@@ -147,8 +229,9 @@ class DataPlane:
             assignment: whose report it is.
             weight: the number of examples that it was trained on.
             metrics: names and finite numbers, to be averaged beside the model.
-            body: gives the report's chunks, once it is told the most bytes that it may have.
+            body: gives the report's chunks.
             sha256: the digest that it must have, where the device announced one.
+            token: what proves that the assignment is the device's, kept with the report.
 
         Raises:
             TooLate: its attempt is over.
@@ -158,36 +241,78 @@ class DataPlane:
             StorageError: the spool cannot be written.
         """
         aggregator = await self._aggregator(self._entry(attempt_of(assignment)))
-        start = functools.partial(aggregator.start_update, assignment, weight, metrics=metrics, sha256=sha256)
-        return await self._receive(start, UpdateSink.finish, body(aggregator.max_update_bytes))
+        start = functools.partial(
+            aggregator.start_update, assignment, weight, metrics=metrics, sha256=sha256, token=token
+        )
+        return await self.uploads.receive(start, UpdateSink.finish, body(aggregator.max_update_bytes))
 
-    def count(self, receipt: Receipt) -> None:
-        """A durable report counts: remember its receipt, and fold it soon."""
+    def count(self, receipt: Receipt, *, staleness: int = 0) -> None:
+        """A durable report counts: remember its receipt, and fold it soon.
+
+        Args:
+            receipt: of the report.
+            staleness: how many model updates older than the present model its base is.
+        """
         entry = self._entry(attempt_of(receipt.assignment))
-        entry.counted[receipt.assignment] = receipt
-        entry.to_fold.append(receipt.assignment)
-        if entry.folding is None:
-            entry.folding = asyncio.get_running_loop().create_task(self._fold(entry), name=f"fold {entry.attempt}")
+        self._count(entry, {receipt.assignment: receipt}, staleness)
 
     async def drop(self, assignment: AssignmentId) -> None:
         """A durable report does not count after all: remove it."""
         entry = self._open.get(attempt_of(assignment))
         if entry is not None and entry.aggregator is not None and assignment not in entry.counted:
-            await self._in_thread(entry.aggregator.drop, assignment)
+            await self.uploads.in_thread(entry.aggregator.drop, assignment)
+
+    async def receive_partial(self, attempt: AttemptId, partial: Partial, body: Body) -> bool:
+        """Make a leaf's partial sum durable as it arrives; whether it is new. It counts once it was taken.
+
+        Raises:
+            TooLate: its attempt is over.
+            InvalidUpdate: it does not fit the round's model, or holds what is not finite.
+            Conflict: the attempt needs every update by itself.
+            Overloaded: too many uploads are under way.
+            StorageError: the spool cannot be written.
+        """
+        aggregator = await self._aggregator(self._entry(attempt))
+        start = functools.partial(aggregator.start_partial, partial)
+        return await self.uploads.receive(start, PartialSink.finish, body(aggregator.max_partial_bytes))
+
+    async def take(self, attempt: AttemptId, partial: Partial) -> None:
+        """A durable partial sum counts: remember the receipts in it, and fold it soon."""
+        entry = self._entry(attempt)
+        assert entry.aggregator is not None, "a partial sum is durable in an aggregator"
+        entry.counted |= partial.receipts
+        # The round may be complete by now: its aggregate waits for this.
+        taking = asyncio.ensure_future(self.uploads.in_thread(entry.aggregator.take, partial.id))
+        entry.taking.add(taking)
+        taking.add_done_callback(entry.taking.discard)
+        await asyncio.shield(taking)
+        self._count(entry, partial.receipts, 0)
+
+    async def drop_partial(self, attempt: AttemptId, id: str) -> None:
+        """A durable partial sum does not count: remove it."""
+        entry = self._open.get(attempt)
+        if entry is not None and entry.aggregator is not None:
+            await self.uploads.in_thread(entry.aggregator.drop_partial, id)
+
+    def _count(self, entry: _Open, receipts: Mapping[AssignmentId, Receipt], staleness: int) -> None:
+        entry.counted |= receipts
+        entry.to_fold |= dict.fromkeys(receipts, staleness)
+        if entry.folding is None:
+            entry.folding = asyncio.get_running_loop().create_task(self._fold(entry), name=f"fold {entry.attempt}")
 
     async def _fold(self, entry: _Open) -> None:
         assert entry.aggregator is not None, "a report was counted without an aggregator"
         try:
             while entry.to_fold and self._open.get(entry.attempt) is entry:
-                waiting, entry.to_fold = entry.to_fold, []
-                await self._in_thread(entry.aggregator.fold, *waiting)
-        except (NotFound, StorageError):
-            # The attempt was closed meanwhile; or the disk fails, which the commit will find and report.
+                waiting, entry.to_fold = entry.to_fold, {}
+                await self.uploads.in_thread(entry.aggregator.fold, *waiting, staleness=waiting)
+        except (InvalidModel, NotFound, StorageError):
+            # The attempt was closed meanwhile; or its strategy or the disk fails, which the commit will find.
             entry.to_fold.clear()
         finally:
             entry.folding = None
 
-    # -- models -----------------------------------------------------------------------------------------------------
+    # -- models -------------------------------------------------------------------------------------------------------
 
     async def check_model(self, digest: Digest) -> None:
         """Check that a model can be trained: it is there, well-formed, finite, and has numbers to learn.
@@ -201,7 +326,7 @@ class DataPlane:
                 return
             del self._checked[digest]
         try:
-            layout = await self._in_thread(lambda: check_model(self.blobs.path(digest)))
+            layout = await self.uploads.in_thread(lambda: check_model(self.blobs.path(digest)))
         except NotFound:
             raise NotFound(
                 "there is no such model", field="model", value=digest, fix=f"upload it first: PUT /v1/blobs/{digest}"
@@ -230,9 +355,9 @@ class DataPlane:
             writer.commit()
             return writer.offset
 
-        return await self._receive(start, commit, chunks)
+        return await self.uploads.receive(start, commit, chunks)
 
-    # -- helpers ----------------------------------------------------------------------------------------------------
+    # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _entry(self, attempt: AttemptId) -> _Open:
         entry = self._open.get(attempt)
@@ -243,59 +368,43 @@ class DataPlane:
     async def _aggregator(self, entry: _Open) -> RoundAggregator:
         async with entry.opening:
             if entry.aggregator is None:
-                entry.aggregator = await self._in_thread(
-                    RoundAggregator, entry.attempt, entry.model, self.blobs, self._spool
+                open_it = functools.partial(
+                    RoundAggregator,
+                    entry.attempt,
+                    entry.model,
+                    self.blobs,
+                    self._spool,
+                    plan=entry.plan,
+                    durable=self._durable,
                 )
+                entry.aggregator = await self.uploads.in_thread(open_it)
             return entry.aggregator
 
-    async def _receive(self, start: Callable[[], Sink], finish: Callable[[Sink], T], chunks: AsyncIterator[bytes]) -> T:
-        """Write chunks to a sink, by the block, and finish it; or abort it."""
-        if self.uploads >= self._max_uploads:
-            raise Overloaded("too many uploads are under way", limit=self._max_uploads, retry_after_s=2.0)
-        sink: Sink | None = None
+    async def _bury(self, entry: _Open, assignments: Iterable[AssignmentId]) -> None:
+        """From now on, a repeat of these finds its answer on the disk."""
+        receipts = [receipt for each in assignments if (receipt := entry.counted.get(each)) is not None]
+        async with self._burying:
+            try:
+                await self.uploads.in_thread(lambda: self._graveyard().bury(entry.attempt, receipts))
+            except StorageError as error:
+                # The reports count all the same; only a repeat after the round would be refused as too late.
+                log.warning("%s", error)
+                return
+        for receipt in receipts:
+            entry.counted.pop(receipt.assignment, None)
 
-        def write(block: list[bytes]) -> Sink:
-            nonlocal sink
-            if sink is None:
-                sink = start()
-            for chunk in block:
-                sink.write(chunk)
-            return sink
-
-        loop = asyncio.get_running_loop()
-        writing: asyncio.Future[Any] | None = None
-        block: list[bytes] = []
-        size_bytes = 0
-        self.uploads += 1
-        try:
-            async for chunk in chunks:
-                block.append(chunk)
-                size_bytes += len(chunk)
-                if size_bytes >= BLOCK_BYTES:
-                    writing = loop.run_in_executor(self._threads, write, block)
-                    await writing
-                    block, size_bytes = [], 0
-            finishing: asyncio.Future[T] = loop.run_in_executor(self._threads, lambda: finish(write(block)))
-            writing = finishing
-            return await finishing
-        except BaseException:
-            if writing is not None and not writing.done():
-                await asyncio.wait((writing,))  # a sink belongs to one thread at a time
-            if sink is not None:
-                sink.abort()
-            raise
-        finally:
-            self.uploads -= 1
-
-    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        call = functools.partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+    def _graveyard(self) -> Tombstones:
+        if self._tombstones is None:
+            self._tombstones = Tombstones(self._graves)
+        return self._tombstones
 
 
-def _empty(directory: Path) -> None:
+def _empty(directory: Path, keep: frozenset[str]) -> None:
     try:
-        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True, exist_ok=True)
+        for path in directory.iterdir():
+            if path.name not in keep:
+                shutil.rmtree(path, ignore_errors=True)
     except OSError as error:
         raise StorageError(
             f"the spool cannot be written: {error.strerror}",

@@ -14,11 +14,18 @@ from vennue.control.dataplane import Body
 from vennue.control.pacing import Pace, Pacing, Want
 from vennue.control.tokens import Tokens
 from vennue.core.binding import Assignment, Outcome
-from vennue.core.errors import InvalidInput, NotFound, Overloaded, TooLate, VennueError
+from vennue.core.errors import InvalidInput, InvalidUpdate, NotFound, Overloaded, TooLate, VennueError
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
-from vennue.protocol import CheckInAnswer, CheckInRequest, DeclineRequest, ReportReceipt, Task
+from vennue.protocol import (
+    MODEL_HEADER,
+    CheckInAnswer,
+    CheckInRequest,
+    DeclineRequest,
+    ReportReceipt,
+    Task,
+)
 from vennue.updates.sums import Receipt
 
 MAX_DEVICE_NAME: Final = 128
@@ -131,8 +138,18 @@ class Selector:
         body: Body,
         *,
         sha256: Digest | None = None,
+        model: Digest | None = None,
     ) -> ReportReceipt:
         """Take a device's update: make it durable, count it, acknowledge it. Repeating it changes nothing.
+
+        Args:
+            id: the assignment.
+            token: proves that it is the device's.
+            weight: the number of examples that the update was trained on.
+            metrics: names and finite numbers.
+            body: the update.
+            sha256: the body's digest, where the device announced it.
+            model: the digest of the model that was trained, where the device said so.
 
         Raises:
             Forbidden: the assignment is somebody else's.
@@ -145,12 +162,13 @@ class Selector:
         is_new = False
         if receipt is None:
             try:
-                self._live(id)
-                receipt = await data.receive(id, weight, metrics, body, sha256=sha256)
-                is_new = await self._count(device, receipt)
+                assignment = self._live(id)
+                self._check_model(assignment, model)
+                receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token)
+                is_new = await self._count(assignment, device, receipt)
             except VennueError as error:
-                # Two uploads of one report may race; the one that comes second is answered like a repeat.
-                receipt = data.receipt(id)
+                # A repeat; or two uploads of one report have raced, and the second one is answered like a repeat.
+                receipt = await data.old_receipt(id)
                 if receipt is None:
                     counters.refused_reports += 1
                     if isinstance(error, TooLate):
@@ -163,7 +181,7 @@ class Selector:
             counters.duplicates += 1
         return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=not is_new)
 
-    async def _count(self, device: DeviceId, receipt: Receipt) -> bool:
+    async def _count(self, assignment: Assignment, device: DeviceId, receipt: Receipt) -> bool:
         """Count a durable report; whether it was counted now. One that does not count is dropped."""
         coordinator = self._coordinator
         try:
@@ -172,7 +190,9 @@ class Selector:
             await coordinator.data.drop(receipt.assignment)
             raise
         if counted:
-            coordinator.data.count(receipt)
+            attempt = coordinator.pool.jobs[assignment.job].attempt
+            assert attempt is not None, "a report that was counted awaits its aggregate"
+            coordinator.data.count(receipt, staleness=attempt.version - assignment.version)
         await coordinator.settled()
         return counted
 
@@ -184,18 +204,20 @@ class Selector:
         return self._tokens.device(id, token)
 
     def _live(self, id: AssignmentId) -> Assignment:
-        """The live assignment; `TooLate`, with how it ended, when it is over."""
-        try:
-            return self._coordinator.pool.table.live(id)
-        except NotFound:
-            end = self._coordinator.endings.of(id)
-            how = None if end is None else _ENDINGS.get(end)
-            raise TooLate(
-                f"assignment {id} is over: {how or 'its round has closed'}",
-                field="assignment",
-                value=id,
-                fix="check in again",
-            ) from None
+        return live_assignment(self._coordinator, id)
+
+    def _check_model(self, assignment: Assignment, model: Digest | None) -> None:
+        """Refuse an update that says itself that it was trained from another model than the round's."""
+        attempt = self._coordinator.pool.jobs[assignment.job].attempt
+        if model is None or attempt is None or attempt.spec.mode == "async" or model == attempt.model:
+            return
+        raise InvalidUpdate(
+            "the update was trained from the model of another round",
+            field=MODEL_HEADER,
+            value=model,
+            limit=attempt.model,
+            fix="train the model that the task names",
+        )
 
     def _offer(self, assignment: Assignment) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
         coordinator = self._coordinator
@@ -227,6 +249,8 @@ class Selector:
             expires_in_s=max(0.0, assignment.expires_at - coordinator.pool.now),
             private_requirement=None if job.private is None else job.private.text,
             config=attempt.config,
+            codecs=job.spec.codecs,
+            changes=job.spec.mode == "async",
         )
 
     def _refresh_hint(self) -> None:
@@ -240,3 +264,18 @@ class Selector:
         for request in pool.table.requests():
             if request.needs > 0:
                 self._short_bits |= 1 << request.bit
+
+
+def live_assignment(coordinator: Coordinator, id: AssignmentId) -> Assignment:
+    """The live assignment; `TooLate`, with how it ended, when it is over."""
+    try:
+        return coordinator.pool.table.live(id)
+    except NotFound:
+        end = coordinator.endings.of(id)
+        how = None if end is None else _ENDINGS.get(end)
+        raise TooLate(
+            f"assignment {id} is over: {how or 'its round has closed'}",
+            field="assignment",
+            value=id,
+            fix="check in again",
+        ) from None

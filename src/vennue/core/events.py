@@ -96,6 +96,15 @@ class Report(Event, frozen=True, tag=True):
     device: DeviceId
 
 
+class ReportTogether(Event, frozen=True, tag=True):
+    """Updates of one attempt that arrived as one sum, durable in the data plane: all are counted, or none.
+
+    Answers how many were counted. Raises for the first that cannot be, and for an attempt that needs each by itself.
+    """
+
+    reports: tuple[Report, ...]
+
+
 class Committed(Event, frozen=True, tag=True):
     """The aggregate of an attempt is durable: the answer to `effects.Commit`."""
 

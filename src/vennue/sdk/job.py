@@ -61,6 +61,11 @@ class SpecFields(TypedDict, total=False):
     after: tuple[JobId | After, ...]
     time_limit_s: float | None
     silence_limit_s: float
+    strategy: str
+    strategy_options: dict[str, Setting]
+    weighting: Literal["examples", "uniform"]
+    accumulator: Literal["float32", "float64"]
+    codecs: tuple[str, ...]
 
 
 class _Driver:

@@ -18,6 +18,7 @@ _COUNTERS = {
     "refused_reports": "Reports refused: too late, or not fit for their round",
     "late_reports": "Reports refused for being too late, each credited once",
     "report_bytes": "Bytes of the reports counted",
+    "partials": "Partial sums of leaves counted",
     "commits": "Rounds committed",
     "failed_commits": "Aggregates that could not be made",
     "policy_failures": "Plans that could not be made",
@@ -73,7 +74,7 @@ class Telemetry(Collector):
             "requirements": ("Distinct requirements in use", len(pool.registry.bits())),
             "plans": ("Plans made since the start", pool.plans),
             "waiters": ("Long polls at this moment", len(coordinator.waiters)),
-            "uploads": ("Models and reports being received", coordinator.data.uploads),
+            "uploads": ("Models and reports being received", coordinator.data.uploads.active),
             "uptime_seconds": ("Seconds since the start", coordinator.uptime_s),
             "ready": ("1 if the server can do its work", int(coordinator.failure is None)),
         }

@@ -47,6 +47,8 @@ class CommitRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Total weight of the reports, in examples."""
     metrics: dict[str, float]
     committed_at: float
+    memory: dict[str, Digest] = {}
+    """What the strategy remembers for the next round: a blob for each of its slots."""
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -88,12 +88,6 @@ async def test_many_jobs_submitted_at_once_share_transactions(rig):
     assert rig.ledger.saves <= 5
 
 
-async def test_an_asynchronous_job_is_refused_while_this_server_cannot_run_it(rig):
-    with pytest.raises(InvalidInput) as caught:
-        await rig.coordinator.submit(JobSpec(name="x", demand=2, mode="async", buffer_size=1))
-    assert caught.value.field == "mode"
-
-
 # -- rounds ----------------------------------------------------------------------------------------------------------
 
 
@@ -163,10 +157,10 @@ async def test_a_strategy_that_fails_costs_its_own_round_an_attempt_and_no_other
     await rig.open(sound)
     aggregate = rig.data.aggregate
 
-    async def fail(attempt: str, assignments: Any) -> Any:
+    async def fail(attempt: str, assignments: Any, **options: Any) -> Any:
         if attempt.startswith(broken):
             raise ZeroDivisionError("a strategy's own mistake")
-        return await aggregate(attempt, assignments)
+        return await aggregate(attempt, assignments, **options)
 
     monkeypatch.setattr(rig.data, "aggregate", fail)
     first, second = rig.task("d1", ram_gb=6), rig.task("d2", ram_gb=2)

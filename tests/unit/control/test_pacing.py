@@ -102,11 +102,12 @@ def test_pool_time_never_starts_before_what_the_ledger_holds():
     assert pool_clock(7000.0, wall=lambda: 5000.0, monotonic=lambda: 100.0)() == 7000.0
 
 
-def test_a_token_is_the_device_and_an_hmac_of_assignment_and_device():
+def test_a_token_is_the_device_and_an_hmac_of_assignment_and_device_under_the_attempt_s_key():
     token = Tokens(b"s" * 32).issue(AssignmentId("a.1.1.1"), DeviceId("phone"))
     name, mac = token.split(".")
     assert base64.urlsafe_b64decode(name + "===") == b"phone"
-    expected = hmac.new(b"s" * 32, b"a.1.1.1\0phone", hashlib.sha256).digest()
+    key = hmac.new(b"s" * 32, b"attempt\0a.1.1", hashlib.sha256).digest()
+    expected = hmac.new(key, b"a.1.1.1\0phone", hashlib.sha256).digest()
     assert base64.urlsafe_b64decode(mac + "=") == expected
 
 

@@ -385,7 +385,7 @@ async def test_more_uploads_than_allowed_at_once_are_told_to_come_back(tmp_path)
             return chunks()
 
         first = asyncio.create_task(rig.selector.report(mine.assignment, mine.token, 1.0, {}, held))
-        await until(lambda: rig.data.uploads == 1)
+        await until(lambda: rig.data.uploads.active == 1)
         with pytest.raises(Overloaded):
             await rig.report(theirs)
         going_on.set()
@@ -405,9 +405,9 @@ async def test_an_upload_that_is_broken_off_by_the_server_s_end_leaves_no_part(t
             return chunks()
 
         upload = asyncio.create_task(rig.selector.report(mine.assignment, mine.token, 1.0, {}, never))
-        await until(lambda: rig.data.uploads == 1)
+        await until(lambda: rig.data.uploads.active == 1)
         upload.cancel()
         with pytest.raises(asyncio.CancelledError):
             await upload
-        assert rig.data.uploads == 0
+        assert rig.data.uploads.active == 0
         assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []

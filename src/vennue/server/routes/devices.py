@@ -16,6 +16,7 @@ from vennue.protocol import (
     DIGEST_HEADER,
     EXAMPLES_HEADER,
     METRICS_HEADER,
+    MODEL_HEADER,
     CheckInAnswer,
     CheckInRequest,
     DeclineRequest,
@@ -26,6 +27,7 @@ from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, decode, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
+from vennue.updates.blobs import check_digest
 
 MAX_METRICS: Final = 64
 
@@ -98,6 +100,10 @@ class DeviceRoutes:
                         text='A JSON object of up to 64 names and finite numbers, as in `{"loss": 0.5}`.',
                     ),
                     Parameter(
+                        name=MODEL_HEADER, where="header", schema={"type": "string"},
+                        text="The SHA-256 of the model that was trained: the task's.",
+                    ),
+                    Parameter(
                         name=DIGEST_HEADER, where="header", schema={"type": "string"},
                         text="The SHA-256 that the body must have (RFC 9530), as in `sha-256=:BASE64:`.",
                     ),
@@ -150,6 +156,7 @@ class DeviceRoutes:
             metrics,
             request.chunks,
             sha256=_sha256(request.header(DIGEST_HEADER)),
+            model=_model(request.header(MODEL_HEADER)),
         )
         return json_answer(receipt)
 
@@ -178,6 +185,14 @@ def _token(request: Request) -> str:
             fix="send the token that came with the task, as: Authorization: Bearer TOKEN",
         )
     return token.strip()
+
+
+def _model(header: str | None) -> Digest | None:
+    try:
+        return None if header is None else check_digest(header.strip())
+    except InvalidInput as error:
+        error.field = MODEL_HEADER
+        raise
 
 
 def _sha256(header: str | None) -> Digest | None:

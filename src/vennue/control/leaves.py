@@ -1,0 +1,125 @@
+"""What leaves ask of the pool: how to take an attempt's reports, and to count the partial sums that they make of them.
+
+A partial sum counts whole or not at all, since what is in it cannot be taken out again. So it is looked at before it is
+received, and counted in one event after it is durable; a leaf is told which reports keep it from being counted, leaves
+them out, and sends it again. A report is known by its assignment, however it travels, so nothing counts twice.
+"""
+
+from vennue.control.coordinator import Coordinator
+from vennue.control.dataplane import Body
+from vennue.control.selector import live_assignment
+from vennue.control.tokens import Tokens
+from vennue.core.errors import NotFound, TooLate, VennueError
+from vennue.core.events import Report, ReportTogether
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, attempt_of, job_of
+from vennue.core.round import AttemptState
+from vennue.protocol import AttemptView, PartialManifest, PartialReceipt, PartialReport
+from vennue.updates.fold import Totals
+from vennue.updates.sums import MetricSums, Partial, Receipt
+
+
+class Leaves:
+    """Serves the leaves of one pool. All methods belong to the coordinator's event loop.
+
+    Args:
+        coordinator: started.
+    """
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._tokens = Tokens(coordinator.secret)
+
+    def attempt(self, id: AttemptId) -> AttemptView:
+        """What a leaf must know of an open attempt.
+
+        Raises:
+            NotFound: there is no such job.
+            TooLate: the attempt is not open.
+        """
+        coordinator = self._coordinator
+        job = coordinator.pool.jobs.get(job_of(id))
+        if job is None:
+            raise NotFound(f"there is no attempt {id[:200]}", field="attempt", value=id[:200])
+        attempt = job.attempt
+        if attempt is None or attempt.id != id or attempt.state is not AttemptState.OPEN:
+            raise TooLate(f"attempt {id} is over", field="attempt", value=id)
+        return AttemptView(
+            attempt=id,
+            model=attempt.model,
+            spec=job.spec,
+            sums=not coordinator.data.plan(id).keeps_updates,
+            closes_in_s=max(0.0, attempt.deadline_at - coordinator.now()),
+            token_key=self._tokens.key(id).hex(),
+        )
+
+    async def report(self, attempt: AttemptId, id: str, manifest: PartialManifest, body: Body) -> PartialReceipt:
+        """Take a leaf's partial sum: make it durable, count it whole, acknowledge it; or say what must not be in it.
+
+        Raises:
+            InvalidUpdate: the sum does not fit the round's model, or does not fit what is said of it.
+            Conflict: the attempt needs every update by itself.
+        """
+        coordinator = self._coordinator
+        data, counters = coordinator.data, coordinator.counters
+        partial = partial_of(id, manifest)
+        obstacles = await self._obstacles(manifest)
+        if obstacles is not None:
+            return obstacles
+        await data.receive_partial(attempt, partial, body)
+        reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
+        try:
+            coordinator.apply(ReportTogether(reports))
+        except VennueError:
+            await data.drop_partial(attempt, id)
+            obstacles = await self._obstacles(manifest)  # some were counted, or ended, while the sum arrived
+            if obstacles is None:
+                raise
+            return obstacles
+        await data.take(attempt, partial)
+        await coordinator.settled()
+        counters.reports += len(reports)
+        counters.report_bytes += sum(report.body_bytes for report in manifest.reports)
+        counters.partials += 1
+        return PartialReceipt(counted=True)
+
+    async def _obstacles(self, manifest: PartialManifest) -> PartialReceipt | None:
+        """The reports in a partial sum that keep it from being counted; None where there are none."""
+        counted_before: list[AssignmentId] = []
+        refused: dict[AssignmentId, str] = {}
+        for report in manifest.reports:
+            try:
+                device = self._holder(report)
+                if self._coordinator.data.receipt(report.assignment) is not None:
+                    counted_before.append(report.assignment)
+                elif live_assignment(self._coordinator, report.assignment).device != device:
+                    refused[report.assignment] = "the assignment is another device's"
+            except TooLate as error:
+                if await self._coordinator.data.old_receipt(report.assignment) is not None:
+                    counted_before.append(report.assignment)
+                else:
+                    refused[report.assignment] = error.message
+            except VennueError as error:
+                refused[report.assignment] = error.message
+        if not counted_before and not refused:
+            return None
+        return PartialReceipt(counted=False, counted_before=counted_before, refused=refused)
+
+    def _holder(self, report: PartialReport) -> DeviceId:
+        if job_of(attempt_of(report.assignment)) not in self._coordinator.pool.jobs:
+            raise NotFound("there is no such assignment", field="assignment", value=report.assignment[:200])
+        return self._tokens.device(report.assignment, report.token)
+
+
+def partial_of(id: str, manifest: PartialManifest) -> Partial:
+    """What the data plane knows a partial sum as."""
+    receipts = {
+        report.assignment: Receipt(
+            report.assignment, report.body_bytes, report.weight, report.sha256, token=report.token
+        )
+        for report in manifest.reports
+    }
+    metrics = MetricSums(
+        {name: value for name, (value, _) in manifest.metrics.items()},
+        {name: weight for name, (_, weight) in manifest.metrics.items()},
+    )
+    return Partial(id, Totals(manifest.weight, manifest.models, len(manifest.reports)), metrics, receipts)

@@ -1,0 +1,110 @@
+"""Bodies on their way to disk: written by threads, and bounded in number and in memory, however many come at once.
+
+A body is collected into a block and handed to a thread, which writes it; while that lasts, nothing more of the body is
+read, so a disk that is slow slows its senders down. When all blocks together take too much memory, each is written as
+it comes. Whoever finds all places taken is told when to come back, before any of its body is read.
+"""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
+
+from vennue.core.errors import Overloaded
+
+BLOCK_BYTES: Final = 2**20
+"""Chunks are handed to a thread by the megabyte: the hop then costs less than a tenth of the write."""
+BUFFER_BYTES: Final = 64 * 2**20
+THREADS: Final = 8
+RETRY_AFTER_S: Final = 2.0
+
+
+class _Sink(Protocol):
+    def write(self, chunk: bytes, /) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Sink = TypeVar("Sink", bound=_Sink)
+
+
+class Uploads:
+    """The uploads of one server. All methods belong to one event loop.
+
+    Args:
+        most: uploads at once.
+        buffer_bytes: how much of all bodies together may wait in memory for its block to fill.
+    """
+
+    def __init__(self, most: int, *, buffer_bytes: int = BUFFER_BYTES) -> None:
+        self.active = 0
+        """Bodies being received at this moment."""
+        self.buffered_bytes = 0
+        """How much of them is in memory."""
+        self._most = most
+        self._buffer_bytes = buffer_bytes
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="vennue-data")
+
+    async def receive(self, start: Callable[[], Sink], finish: Callable[[Sink], T], chunks: AsyncIterator[bytes]) -> T:
+        """Write a body to a sink, by the block, and finish it; or abort it.
+
+        Args:
+            start: opens the sink, in a thread, when the first block is there.
+            finish: what to do with the sink in the end, in a thread.
+            chunks: the body.
+
+        Raises:
+            Overloaded: all places are taken.
+            Exception: whatever the sink or the body raises.
+        """
+        if self.active >= self._most:
+            raise Overloaded("too many uploads are under way", limit=self._most, retry_after_s=RETRY_AFTER_S)
+        sink: Sink | None = None
+
+        def write(block: list[bytes]) -> Sink:
+            nonlocal sink
+            if sink is None:
+                sink = start()
+            for chunk in block:
+                sink.write(chunk)
+            return sink
+
+        loop = asyncio.get_running_loop()
+        writing: asyncio.Future[Any] | None = None
+        block: list[bytes] = []
+        size_bytes = 0
+        self.active += 1
+        try:
+            async for chunk in chunks:
+                block.append(chunk)
+                size_bytes += len(chunk)
+                self.buffered_bytes += len(chunk)
+                if size_bytes >= BLOCK_BYTES or self.buffered_bytes > self._buffer_bytes:
+                    writing = loop.run_in_executor(self._threads, write, block)
+                    await writing
+                    self.buffered_bytes -= size_bytes
+                    block, size_bytes = [], 0
+            finishing: asyncio.Future[T] = loop.run_in_executor(self._threads, lambda: finish(write(block)))
+            writing = finishing
+            return await finishing
+        except BaseException:
+            if writing is not None and not writing.done():
+                await asyncio.wait((writing,))  # a sink belongs to one thread at a time
+            if sink is not None:
+                sink.abort()
+            raise
+        finally:
+            self.active -= 1
+            self.buffered_bytes -= size_bytes
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do other work on the same disks."""
+        call = functools.partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    async def stop(self) -> None:
+        """Let the threads end."""
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)

@@ -1,0 +1,260 @@
+"""From a job's spec to the next model: strategies and their memory, asynchronous rounds, codecs, receipts that stay."""
+
+import numpy as np
+import pytest
+
+from tests.unit.control.rig import Clock, body, rig_at, sha256, until, update
+from vennue.core.errors import InvalidInput, InvalidUpdate, TooLate
+from vennue.core.job import JobSpec
+from vennue.tensors.codecs import CODECS, CONTENT_KEY
+from vennue.tensors.model import save
+from vennue.updates.strategies import FedAvg, registry
+
+CHANGE = {CONTENT_KEY: "change"}
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with rig_at(tmp_path) as started:
+        yield started
+
+
+def change(value: float) -> bytes:
+    return save({"w": np.full(2, value, np.float32)}, CHANGE)
+
+
+async def send(rig, task, data, weight=1.0, **metrics):
+    return await rig.selector.report(task.assignment, task.token, weight, metrics, body(data))
+
+
+async def run_round(rig, job, number, model, *updates):
+    """A round in which each device reports one of the updates; its view."""
+    await rig.coordinator.open_round(job, number, model, {})
+    for at, data in enumerate(updates):
+        await send(rig, rig.task(f"d{at}"), data)
+    view = await rig.coordinator.round(job, number, wait_s=20)
+    assert view.state == "committed"
+    return view
+
+
+# -- strategies ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["in one server", "across a restart"])
+async def test_a_strategy_s_memory_goes_from_round_to_round(tmp_path, restart):
+    """FedAvgM with β = 0.5: velocities 1 and 1.5, so the model is at 1, then 2.5."""
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=1, strategy="fedavgm", strategy_options={"momentum": 0.5})
+        first = await run_round(rig, job, 1, rig.model(), change(1.0))
+        if not restart:
+            second = await run_round(rig, job, 2, first.result, change(1.0))
+            assert rig.numbers(second.result) == [2.5, 2.5]
+    if restart:
+        async with rig_at(tmp_path) as rig:
+            second = await run_round(rig, job, 2, first.result, change(1.0))
+            assert rig.numbers(second.result) == [2.5, 2.5]
+
+
+async def test_a_model_of_another_form_begins_without_memory(rig):
+    job = await rig.job(demand=1, strategy="fedavgm")
+    await run_round(rig, job, 1, rig.model(), update(1.0))
+    other = rig.blobs.put(update(0.0, size=3))
+    view = await run_round(rig, job, 2, other, update(1.0, size=3))
+    assert rig.numbers(view.result) == [1.0, 1.0, 1.0]
+
+
+async def test_a_median_is_taken_over_the_reports_themselves(rig):
+    job = await rig.job(demand=3, strategy="median")
+    view = await run_round(rig, job, 1, rig.model(), update(1.0), update(2.0), update(1e15))
+    assert rig.numbers(view.result) == [2.0, 2.0]
+    assert view.reported == 3
+
+
+async def test_a_report_without_the_metric_that_the_strategy_needs_is_refused(rig):
+    job = await rig.job(demand=1, strategy="q-fedavg")
+    await rig.open(job)
+    task = rig.task("d")
+    with pytest.raises(InvalidUpdate, match=r"metrics\.loss"):
+        await send(rig, task, update(1.0))
+    assert not (await send(rig, task, update(1.0), loss=0.5)).duplicate
+
+
+async def test_fedprox_tells_the_devices_its_mu_unless_the_owner_does(rig):
+    job = await rig.job(demand=2, strategy="fedprox", strategy_options={"mu": 0.25})
+    await rig.open(job)
+    assert rig.task("d").config == {"proximal_mu": 0.25, "lr": 0.5}
+    other = await rig.job(demand=2, strategy="fedprox")
+    await rig.coordinator.open_round(other, 1, rig.model(), {"proximal_mu": 1.0})
+    assert rig.coordinator.pool.jobs[other].attempt.config == {"proximal_mu": 1.0}
+
+
+async def test_uniform_weights_count_reports_alike(rig):
+    job = await rig.job(demand=2, weighting="uniform", accumulator="float64")
+    await rig.open(job)
+    await rig.report(rig.task("d1"), 1.0, weight=1000.0)
+    await rig.report(rig.task("d2"), 3.0, weight=1.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (rig.numbers(view.result), view.weight) == ([2.0, 2.0], 2.0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"strategy": "fedavgg"}, "strategy"),
+        ({"strategy": "fedadam", "strategy_options": {"rate": 1}}, "strategy.rate"),
+        ({"strategy": "fedadam", "strategy_options": {"beta_1": 2}}, "strategy.beta_1"),
+        ({"strategy": "krum", "demand": 4}, "demand"),
+        ({"strategy": "krum", "demand": 7, "deadline_s": 60.0, "min_fraction": 0.7}, "demand"),
+        ({"strategy": "krum", "demand": 5000}, "demand"),
+        ({"codecs": ("int9",)}, "codecs"),
+        ({"codecs": ()}, "codecs"),
+        ({"codecs": ("int8", "int8")}, "codecs"),
+    ],
+)
+async def test_what_cannot_be_aggregated_is_refused_when_it_is_submitted(rig, spec, field):
+    with pytest.raises(InvalidInput) as refusal:
+        await rig.coordinator.submit(JobSpec(**{"name": "x", "demand": 9, **spec}))
+    assert refusal.value.field == field
+
+
+async def test_a_job_whose_strategy_was_removed_is_cancelled_and_the_others_go_on(tmp_path, monkeypatch):
+    async with rig_at(tmp_path) as rig:
+        doomed = await rig.job(strategy="fedadam")
+        await rig.open(doomed)
+        other = await rig.job()
+        await rig.open(other)
+    monkeypatch.setattr(registry, "STRATEGIES", {"fedavg": FedAvg})
+    async with rig_at(tmp_path) as rig:
+        await until(lambda: rig.coordinator.pool.jobs[doomed].state.terminal)
+        view = await rig.coordinator.job(doomed)
+        assert (view.state, "no such strategy" in str(view.reason.text)) == ("cancelled", True)
+        assert rig.task("d").job == other
+
+
+# -- codecs ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_task_names_the_codecs_that_the_job_takes(rig):
+    await rig.open(await rig.job(codecs=("int8", "plain")))
+    task = rig.task("d")
+    assert task.codecs == ("int8", "plain")
+    assert not (await send(rig, task, CODECS["int8"].encode({"w": np.ones(2, np.float32)}))).duplicate
+
+
+async def test_a_codec_that_the_job_does_not_take_is_refused_by_name(rig):
+    await rig.open(await rig.job())
+    with pytest.raises(InvalidUpdate) as refusal:
+        await send(rig, rig.task("d"), CODECS["int8"].encode({"w": np.ones(2, np.float32)}))
+    assert (refusal.value.value, refusal.value.limit) == ("int8", "plain")
+
+
+async def test_models_and_changes_meet_in_one_round(rig):
+    job = await rig.job(demand=2)
+    view = await run_round(rig, job, 1, rig.blobs.put(update(10.0)), update(12.0), change(4.0))
+    assert rig.numbers(view.result) == [13.0, 13.0]  # 10 + (2 + 4) / 2
+
+
+async def test_an_update_of_another_round_s_model_is_refused(rig):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    task = rig.task("d")
+    for model, accepted in ((sha256(b"another"), False), (task.model, True)):
+        sending = rig.selector.report(task.assignment, task.token, 1.0, {}, body(update(1.0)), model=model)
+        if accepted:
+            assert not (await sending).duplicate
+        else:
+            with pytest.raises(InvalidUpdate, match="the model of another round"):
+                await sending
+
+
+# -- asynchronous rounds ---------------------------------------------------------------------------------------------
+
+
+async def committed(rig, job, number):
+    view = await rig.coordinator.round(job, number, wait_s=20)
+    assert view.state == "committed"
+    return rig.numbers(view.result)
+
+
+async def test_an_asynchronous_job_commits_every_buffer_and_discounts_stale_changes(rig):
+    """FedBuff, two per buffer. The third device began at version 0 and reports at version 1: s = 1/√2."""
+    job = await rig.job(demand=3, mode="async", buffer_size=2, strategy="fedbuff", weighting="uniform")
+    await rig.open(job)
+    tasks = [rig.task(f"d{n}") for n in range(3)]
+    assert all(task.changes for task in tasks)
+    await send(rig, tasks[0], change(1.0))
+    await send(rig, tasks[1], change(3.0))
+    assert await committed(rig, job, 1) == [2.0, 2.0]
+    fresh = rig.task("d4")
+    await send(rig, tasks[2], change(4.0))
+    await send(rig, fresh, change(2.0))
+    expected = 2.0 + (4.0 / np.sqrt(2) + 2.0) / 2
+    assert await committed(rig, job, 2) == pytest.approx([expected, expected])
+
+
+async def test_an_asynchronous_job_takes_no_whole_models(rig):
+    await rig.open(await rig.job(demand=1, mode="async", buffer_size=1))
+    with pytest.raises(InvalidUpdate, match="asynchronous, so it takes changes"):
+        await send(rig, rig.task("d"), update(1.0))
+
+
+async def test_a_report_that_is_too_stale_is_refused_and_leaves_nothing(rig):
+    job = await rig.job(demand=2, mode="async", buffer_size=1, max_staleness=0)
+    await rig.open(job)
+    slow, fast = rig.task("slow"), rig.task("fast")
+    await send(rig, fast, change(1.0))
+    assert await committed(rig, job, 1) == [1.0, 1.0]
+    with pytest.raises(TooLate, match="1 model versions old"):
+        await send(rig, slow, change(5.0))
+    await send(rig, rig.task("next"), change(1.0))
+    assert await committed(rig, job, 2) == [2.0, 2.0]
+
+
+async def test_an_asynchronous_job_runs_many_model_updates_in_flat_space(rig, tmp_path):
+    job = await rig.job(demand=1, rounds=30, mode="async", buffer_size=1)
+    await rig.open(job)
+    for number in range(1, 31):
+        await send(rig, rig.task(f"d{number}"), change(1.0))
+        assert await committed(rig, job, number) == [number, number]
+        assert len(list((tmp_path / "spool").rglob("*.update"))) <= 1
+    assert (await rig.coordinator.job(job)).state == "completed"
+
+
+# -- receipts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["in one server", "across a restart"])
+async def test_a_repeat_after_the_round_gets_the_same_receipt(tmp_path, restart):
+    async with rig_at(tmp_path, Clock()) as rig:
+        job = await rig.job(demand=1)
+        await rig.open(job)
+        task, data = rig.task("d"), update(1.0)
+        first = await rig.selector.report(task.assignment, task.token, 1.0, {}, body(data), sha256=sha256(data))
+        await rig.coordinator.round(job, 1, wait_s=20)
+        if not restart:
+            again = await rig.report(task, 7.0)
+    if restart:
+        async with rig_at(tmp_path, Clock()) as rig:
+            again = await rig.report(task, 7.0)
+    assert (first.duplicate, again.duplicate) == (False, True)
+    assert (again.assignment, again.sha256) == (first.assignment, first.sha256)
+
+
+async def test_a_repeat_of_an_asynchronous_report_gets_its_receipt_while_the_job_goes_on(rig):
+    job = await rig.job(demand=1, mode="async", buffer_size=1)
+    await rig.open(job)
+    task = rig.task("d")
+    await send(rig, task, change(1.0))
+    await committed(rig, job, 1)
+    assert (await send(rig, task, change(1.0))).duplicate
+    assert (await rig.coordinator.job(job)).committed_rounds == 1
+
+
+async def test_a_report_that_was_never_counted_has_no_receipt(rig):
+    job = await rig.job(demand=1, overcommit=2.0)
+    await rig.open(job)
+    counted, late = rig.task("d1"), rig.task("d2")
+    await rig.report(counted)
+    await rig.coordinator.round(job, 1, wait_s=20)
+    with pytest.raises(TooLate):
+        await rig.report(late)

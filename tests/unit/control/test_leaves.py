@@ -1,0 +1,192 @@
+"""Partial sums at the root: counted whole, once, or not at all; and the root says why not."""
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.unit.control.rig import Rig, body, rig_at, until, update
+from vennue.control.leaves import Leaves
+from vennue.control.tokens import holder
+from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, TooLate
+from vennue.core.ids import AttemptId, attempt_of
+from vennue.protocol import PartialManifest, PartialReceipt, PartialReport, Task
+from vennue.tensors.model import save
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with rig_at(tmp_path) as started:
+        started.leaves = Leaves(started.coordinator)
+        yield started
+
+
+def sums(values: Sequence[float], *, dtype=np.float32) -> bytes:
+    return save({"w": np.array(values, dtype)}, {"vennue.sums": "1"})
+
+
+def manifest(*tasks: Task, weight: float | None = None) -> PartialManifest:
+    reports = [PartialReport(task.assignment, task.token, 100, 1.0) for task in tasks]
+    total = float(len(tasks)) if weight is None else weight
+    return PartialManifest(reports=reports, weight=total, models=total, metrics={"loss": (3.0, total)})
+
+
+async def send(rig, id: str, *tasks: Task, data: bytes | None = None, about: PartialManifest | None = None):
+    data = sums([2.0 * len(tasks)] * 2) if data is None else data
+    return await rig.leaves.report(attempt_of(tasks[0].assignment), id, about or manifest(*tasks), body(data))
+
+
+async def started(rig: Rig, **spec) -> tuple[str, list[Task]]:
+    job = await rig.job(**{"demand": 3, **spec})
+    await rig.open(job)
+    return job, [rig.task(f"d{n}") for n in range(3)]
+
+
+async def test_a_partial_sum_stands_for_its_reports_beside_a_device_s_own(rig):
+    job, tasks = await started(rig)
+    assert await send(rig, "p1", *tasks[:2]) == PartialReceipt(counted=True)
+    await rig.report(tasks[2], 5.0, loss=0.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert rig.numbers(view.result) == [3.0, 3.0]  # (2 + 2 + 5) / 3
+    assert (view.reported, view.weight, view.metrics) == (3, 3.0, {"loss": 1.0})
+    assert (rig.coordinator.counters.reports, rig.coordinator.counters.partials) == (3, 1)
+
+
+async def test_a_sum_in_float64_is_taken_too(rig):
+    job, tasks = await started(rig, accumulator="float64")
+    await send(rig, "p1", *tasks, data=sums([1.5, 3.0], dtype=np.float64))
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert rig.numbers(view.result) == [0.5, 1.0]
+
+
+async def test_a_repeated_sum_counts_once_under_any_id(rig):
+    job, tasks = await started(rig)
+    await send(rig, "p1", *tasks[:2])
+    for id in ("p1", "p2"):
+        receipt = await send(rig, id, *tasks[:2])
+        assert (receipt.counted, receipt.counted_before) == (False, [task.assignment for task in tasks[:2]])
+    await rig.report(tasks[2], 2.0)
+    assert (await rig.coordinator.round(job, 1, wait_s=20)).weight == 3.0
+
+
+async def test_a_report_that_came_by_another_way_is_named_and_nothing_counts(rig):
+    _, tasks = await started(rig)
+    await rig.report(tasks[0])
+    receipt = await send(rig, "p1", *tasks[:2])
+    assert (receipt.counted, receipt.counted_before, receipt.refused) == (False, [tasks[0].assignment], {})
+    assert await send(rig, "p2", tasks[1]) == PartialReceipt(counted=True)
+
+
+async def test_a_device_that_reported_to_a_leaf_may_repeat_it_at_the_root(rig):
+    _, tasks = await started(rig)
+    await send(rig, "p1", *tasks[:2])
+    assert (await rig.report(tasks[0], 9.0)).duplicate
+
+
+async def test_an_assignment_that_is_over_is_named_with_the_reason(rig):
+    _, tasks = await started(rig, lease_s=60)
+    rig.clock.now += 1000
+    late = rig.task("d9")
+    receipt = await send(rig, "p1", tasks[0], late)
+    assert not receipt.counted
+    assert receipt.refused == {tasks[0].assignment: f"assignment {tasks[0].assignment} is over: its lease ran out, or "
+                               "the device checked in with other attributes"}  # fmt: skip
+    assert await send(rig, "p2", late) == PartialReceipt(counted=True)
+
+
+async def test_a_lease_that_runs_out_while_the_sum_arrives_leaves_nothing_of_it(rig, tmp_path):
+    _, tasks = await started(rig, lease_s=60)
+
+    def slow(limit: int):
+        async def chunks():
+            data = sums([4.0, 4.0])
+            yield data[:10]
+            rig.clock.now += 1000
+            rig.check_in("d9")
+            yield data[10:]
+
+        return chunks()
+
+    receipt = await rig.leaves.report(attempt_of(tasks[0].assignment), "p1", manifest(*tasks[:2]), slow)
+    assert set(receipt.refused) == {task.assignment for task in tasks[:2]}
+    assert [path for path in (tmp_path / "spool").rglob("*") if path.is_file()] == []
+
+
+async def test_a_token_of_another_device_is_refused(rig):
+    _, tasks = await started(rig)
+    stolen = msgspec.structs.replace(tasks[0], token=tasks[1].token)
+    receipt = await send(rig, "p1", stolen, tasks[1])
+    assert list(receipt.refused) == [tasks[0].assignment]
+
+
+async def test_a_sum_after_the_round_is_told_what_counted(rig):
+    job, tasks = await started(rig)
+    await send(rig, "p1", *tasks)
+    await rig.coordinator.round(job, 1, wait_s=20)
+    await until(lambda: rig.coordinator.pool.jobs[job].attempt is None)
+    receipt = await send(rig, "p2", *tasks)
+    assert receipt.counted_before == [task.assignment for task in tasks]
+
+
+async def test_a_sum_that_completes_the_round_is_in_its_aggregate(rig):
+    """The commit begins with the very event that counts the sum."""
+    job, tasks = await started(rig, demand=6, deadline_s=60.0, min_fraction=0.5)
+    await send(rig, "p1", *tasks)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.reported, rig.numbers(view.result)) == (3, [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (sums([np.nan, 1.0]), "element 0 is nan"),
+        (sums([np.inf, 1.0]), "element 0 is inf"),
+        (sums([1.0, 1.0, 1.0]), "not a sum of updates of the round's model"),
+        (update(1.0), "not a sum of updates of the round's model"),
+        (sums([1.0, 1.0])[:-1], "cut off"),
+    ],
+)
+async def test_numbers_that_cannot_be_right_are_refused_and_the_round_goes_on(rig, data, message):
+    job, tasks = await started(rig)
+    with pytest.raises(InvalidUpdate, match=message):
+        await send(rig, "p1", *tasks, data=data)
+    assert (await send(rig, "p2", *tasks)).counted
+    assert rig.numbers((await rig.coordinator.round(job, 1, wait_s=20)).result) == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, float("nan"), float("inf"), 1e12])
+async def test_a_weight_that_cannot_be_right_is_refused(rig, weight):
+    _, tasks = await started(rig)
+    with pytest.raises(InvalidUpdate, match="weight"):
+        await send(rig, "p1", *tasks, about=manifest(*tasks, weight=weight))
+
+
+async def test_a_report_named_twice_and_an_empty_sum_are_refused(rig):
+    _, tasks = await started(rig)
+    with pytest.raises(InvalidUpdate, match="name each of its updates, once"):
+        await send(rig, "p1", tasks[0], tasks[0])
+    with pytest.raises(InvalidUpdate, match="name each of its updates"):
+        await rig.leaves.report(attempt_of(tasks[0].assignment), "p1", manifest(), body(sums([0.0, 0.0])))
+
+
+@pytest.mark.parametrize("spec", [{"strategy": "median"}, {"mode": "async", "buffer_size": 2}])
+async def test_a_round_that_needs_every_update_by_itself_takes_no_sums(rig, spec):
+    _, tasks = await started(rig, **spec)
+    assert not rig.leaves.attempt(attempt_of(tasks[0].assignment)).sums
+    with pytest.raises(Conflict):
+        await send(rig, "p1", *tasks)
+
+
+async def test_a_leaf_learns_what_it_needs_of_an_open_attempt(rig):
+    job, tasks = await started(rig, deadline_s=60.0)
+    view = rig.leaves.attempt(attempt_of(tasks[0].assignment))
+    assert (view.model, view.spec.demand, view.sums, view.closes_in_s) == (tasks[0].model, 3, True, 60.0)
+    key = bytes.fromhex(view.token_key)
+    assert holder(key, tasks[0].assignment, tasks[0].token) == "d0"
+    with pytest.raises(Forbidden):
+        holder(key, tasks[0].assignment, tasks[1].token)
+    with pytest.raises(TooLate):
+        rig.leaves.attempt(AttemptId(f"{job}.1.2"))
+    with pytest.raises(NotFound):
+        rig.leaves.attempt(AttemptId("nothing.1.1"))
