@@ -174,7 +174,7 @@ class Managed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     that they were given before they train it, and report the result among their metrics."""
 
 
-class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SubmitRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """``POST /v1/jobs``, with an optional ``Idempotency-Key`` header."""
 
     spec: JobSpec
@@ -417,6 +417,37 @@ class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     policy: str
     parameters: dict[str, bool | int | float | str] = {}
+
+
+class KindSupply(msgspec.Struct, frozen=True, kw_only=True):
+    """How often devices of one kind check in."""
+
+    attributes: dict[str, AttributeValue]
+    by_hour_per_s: list[float | None]
+    """Check-ins per second in each of the last 24 hours, oldest first; null where the pool was not observed."""
+
+
+class JobLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that has not ended, and what is left of it."""
+
+    id: str
+    name: str
+    spec: JobSpec
+    rounds_left: int | None
+    """Declared rounds not yet committed; null for an open-ended job."""
+    collection_s: float | None
+    """How long its rounds took to collect on average, once they had their devices; null before the first."""
+
+
+class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/pool/snapshot``: what a simulation needs to go on from the pool as it is. It names no device."""
+
+    taken_at: float
+    policy: str
+    parameters: dict[str, bool | int | float | str]
+    supply: list[KindSupply]
+    jobs: list[JobLoad]
+    """In the order of their arrival."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

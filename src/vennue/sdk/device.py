@@ -62,6 +62,11 @@ class _TaskBase:
         return dict(self._assignment.offer.config)
 
     @property
+    def codecs(self) -> tuple[str, ...]:
+        """How the job lets an update travel, the preferred way first."""
+        return self._assignment.offer.codecs
+
+    @property
     def model(self) -> dict[str, Array]:
         """The round's model, as numpy arrays that are the caller's to change; a bfloat16 tensor comes as float32."""
         if self._model is None:
@@ -89,7 +94,14 @@ class _TaskBase:
 class Task(_TaskBase):
     """A model to train."""
 
-    def report(self, update: Model, *, examples: Number, metrics: Mapping[str, Number] | None = None) -> bool:
+    def report(
+        self,
+        update: Model,
+        *,
+        examples: Number,
+        metrics: Mapping[str, Number] | None = None,
+        codec: str | None = None,
+    ) -> bool:
         """Send the trained model; True when it counts.
 
         False, with a warning in the log, when it came too late: the round had closed, the lease had run out or the
@@ -99,15 +111,17 @@ class Task(_TaskBase):
             update: the trained model, of the names and shapes of ``task.model``; a PyTorch state dict serves.
             examples: how many examples it was trained on: its weight in the aggregate, above 0.
             metrics: what the owner may want to know (loss, accuracy), averaged over devices with the same weights.
+            codec: how it travels, one of ``task.codecs``; by default the first of them. ``"int8"`` is a quarter the
+                size, ``"top-k"`` a fiftieth; both send by how much the model has changed.
 
         Raises:
             InvalidUpdate: names, shapes or types differ from the model's, or a number is not finite. The task is
                 still the device's: correct the update and report again, or abort.
-            InvalidInput: ``examples`` or a metric is not a finite number.
+            InvalidInput: ``examples`` or a metric is not a finite number, or the job does not take the codec.
             Conflict: the task is over already.
             Unavailable: the server cannot be reached.
         """
-        return blocking(self._assignment.report(update, examples, metrics))
+        return blocking(self._assignment.report(update, examples, metrics, codec))
 
     def decline(self, reason: str = "") -> None:
         """Give the task back and take no other of this job in this session."""
@@ -121,9 +135,16 @@ class Task(_TaskBase):
 class AsyncTask(_TaskBase):
     """A model to train. The methods are those of `Task`, to be awaited."""
 
-    async def report(self, update: Model, *, examples: Number, metrics: Mapping[str, Number] | None = None) -> bool:
+    async def report(
+        self,
+        update: Model,
+        *,
+        examples: Number,
+        metrics: Mapping[str, Number] | None = None,
+        codec: str | None = None,
+    ) -> bool:
         """See `Task.report`."""
-        return await self._assignment.report(update, examples, metrics)
+        return await self._assignment.report(update, examples, metrics, codec)
 
     async def decline(self, reason: str = "") -> None:
         """See `Task.decline`."""

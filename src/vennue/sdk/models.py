@@ -17,6 +17,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 
 from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate
+from vennue.tensors.codecs import CODECS, CONTENT_KEY, PLAIN
+from vennue.tensors.layout import ModelLayout
 
 Array = npt.NDArray[Any]
 Model = Mapping[str, Any]
@@ -90,13 +92,20 @@ def encode(model: Model) -> bytes:
     return _serialised(_tensors(model, InvalidModel))
 
 
-def encode_update(update: Model, base: Mapping[str, Tensor]) -> bytes:
-    """A trained model as the bytes of an update to the round's model ``base``, in the base's types.
+def encode_update(update: Model, base: Mapping[str, Tensor], *, codec: str = "plain", as_change: bool = False) -> bytes:
+    """A trained model as the bytes of an update to the round's model ``base``.
 
-    Floating numbers of another width are rounded to the base's, since numpy widens them so easily.
+    Plain floating numbers of another width are rounded to the base's, since numpy widens them so easily.
+
+    Args:
+        update: the trained model.
+        base: the round's model.
+        codec: how it travels: one of `vennue.tensors.CODECS`.
+        as_change: whether to send by how much training changed the base; coarse codecs always do.
 
     Raises:
-        InvalidUpdate: names or shapes differ from the base's, or a value cannot have the base's type.
+        InvalidUpdate: names or shapes differ from the base's, a value cannot have the base's type, or a number is not
+            finite.
     """
     tensors = _tensors(update, InvalidUpdate)
     if tensors.keys() != base.keys():
@@ -109,7 +118,19 @@ def encode_update(update: Model, base: Mapping[str, Tensor]) -> bytes:
             limit=len(base),
             fix="report the names of the task's model",
         )
-    return _serialised({name: _fitted(name, tensors[name], wanted) for name, wanted in base.items()})
+    coder = CODECS[codec]
+    as_change = as_change or coder.for_changes
+    if coder is PLAIN and not as_change:
+        return _serialised({name: _fitted(name, tensors[name], wanted) for name, wanted in base.items()})
+    values: dict[str, Array] = {}
+    for name, wanted in base.items():
+        _check_fit(name, tensors[name], wanted)
+        given, before = tensors[name].values(), wanted.values()
+        is_floating = wanted.dtype in {"F64", "F32", "F16", "BF16"}
+        wide = np.float64 if wanted.dtype == "F64" else np.float32
+        values[name] = np.subtract(given, before, dtype=wide) if as_change and is_floating else given
+    layout = ModelLayout.of((name, wanted.dtype, wanted.shape) for name, wanted in base.items())
+    return coder.encode(values, layout=layout, metadata={CONTENT_KEY: "change"} if as_change else None)
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
@@ -216,6 +237,16 @@ def _unsupported(name: str, dtype: str, error: type[InvalidInput]) -> InvalidInp
 
 def _fitted(name: str, tensor: Tensor, wanted: Tensor) -> Tensor:
     """The tensor in the wanted type, its shape checked."""
+    _check_fit(name, tensor, wanted)
+    if tensor.dtype == wanted.dtype:
+        return tensor
+    with np.errstate(over="ignore"):  # what overflows is infinite, and the server refuses it by name
+        if wanted.dtype == "BF16":
+            return Tensor("BF16", _bfloat16(tensor.values().astype(np.float32)))
+        return Tensor(wanted.dtype, tensor.values().astype(_TYPES[wanted.dtype][1]))
+
+
+def _check_fit(name: str, tensor: Tensor, wanted: Tensor) -> None:
     if tensor.shape != wanted.shape:
         raise InvalidUpdate(
             f"its shape {tensor.shape} is not the model's {wanted.shape}",
@@ -225,7 +256,7 @@ def _fitted(name: str, tensor: Tensor, wanted: Tensor) -> Tensor:
             fix="report the trained model itself, not a part of it",
         )
     if tensor.dtype == wanted.dtype:
-        return tensor
+        return
     kinds = {tensor.dtype.rstrip("0123456789"), wanted.dtype.rstrip("0123456789")}
     if not kinds <= {"F", "BF"}:
         raise InvalidUpdate(
@@ -235,10 +266,6 @@ def _fitted(name: str, tensor: Tensor, wanted: Tensor) -> Tensor:
             limit=wanted.dtype,
             fix="convert it with astype(…)",
         )
-    with np.errstate(over="ignore"):  # what overflows is infinite, and the server refuses it by name
-        if wanted.dtype == "BF16":
-            return Tensor("BF16", _bfloat16(tensor.values().astype(np.float32)))
-        return Tensor(wanted.dtype, tensor.values().astype(_TYPES[wanted.dtype][1]))
 
 
 def _bfloat16(values: Array) -> Array:

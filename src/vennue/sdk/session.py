@@ -33,6 +33,7 @@ from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import Stopped, Wire
+from vennue.tensors.codecs import CODECS
 
 log = logging.getLogger("vennue.sdk")
 
@@ -131,10 +132,13 @@ class Assignment:
     def expires_in_s(self) -> float:
         return max(0.0, self._received_at + self.offer.expires_in_s - self._wire.clock())
 
-    async def report(self, update: Model, examples: Number, metrics: Mapping[str, Number] | None) -> bool:
+    async def report(
+        self, update: Model, examples: Number, metrics: Mapping[str, Number] | None, codec: str | None
+    ) -> bool:
         self._check_open()
-        body = models.encode_update(update, self._base)
+        body = models.encode_update(update, self._base, codec=self._codec(codec), as_change=self.offer.changes)
         headers = _bearer(self.offer)
+        headers[protocol.MODEL_HEADER] = self.offer.model
         headers[protocol.EXAMPLES_HEADER] = repr(number("examples", examples, positive=True))
         if metrics:
             checked = {str(name): number(f"metrics.{name}", value) for name, value in metrics.items()}
@@ -158,6 +162,21 @@ class Assignment:
         self._check_open()
         self.done = True
         await self._session.abort(self.offer, reason, retry)
+
+    def _codec(self, asked: str | None) -> str:
+        """How the update travels: as asked, if the job takes that, or as it likes best of what this device knows."""
+        known = [codec for codec in self.offer.codecs if codec in CODECS]
+        if asked is None and known:
+            return known[0]
+        if asked not in known:
+            raise InvalidInput(
+                "the job takes no update in this codec" if asked else "this version knows none of the job's codecs",
+                field="codec",
+                value=asked,
+                limit=", ".join(self.offer.codecs),
+                fix="use one of these, or have the job's owner allow it, as in Job(…, codecs=(…))",
+            )
+        return asked
 
     def _check_open(self) -> None:
         if self.done:

@@ -46,11 +46,13 @@ Specs = dict[str, tuple[str, tuple[int, ...] | None]]
 class Codec(ABC):
     """One way to encode an update. It has no state; an instance serves any number of updates.
 
-    ``is_sparse`` codecs leave numbers out, as if they were zero: they suit changes to a model, not models.
+    ``is_sparse`` codecs leave numbers out, as if they were zero: they can carry changes to a model, not models. Those
+    that are ``for_changes`` are coarse, and changes, which are small, lose less by it than models.
     """
 
     name: str
     is_sparse: bool = False
+    for_changes: bool = False
 
     @abstractmethod
     def specs(self, tensor: Tensor) -> Specs:
@@ -180,6 +182,7 @@ class Int8(Codec):
     """Numbers in [-127, 127] times a scale per group: an error of at most 1/254 of the group's largest magnitude."""
 
     name = "int8"
+    for_changes = True
 
     def specs(self, tensor: Tensor) -> Specs:
         groups = -(-tensor.elements // INT8_GROUP)
@@ -216,6 +219,7 @@ class TopK(Codec):
 
     name = "top-k"
     is_sparse = True
+    for_changes = True
 
     def __init__(self, fraction: float = 0.01) -> None:
         if not 0 < fraction <= 1:
