@@ -93,3 +93,10 @@ def test_words_that_are_no_unicode_are_quoted_in_a_refusal_of_an_update(client, 
 def test_a_policy_s_parameter_may_not_be_self(client):
     answer = client.put("/v1/policy", json={"policy": "venn", "parameters": {"self": 1}})
     assert (answer.status_code, answer.json()["field"]) == (422, "self")
+
+
+def test_a_client_is_told_that_its_connection_closes_before_it_sends_more(client, job):
+    body = bytes(200_000)
+    for _ in range(10):  # on one connection, if it stays open
+        answer = client.put(f"/v1/assignments/{job}.1.1.1/report", content=body, headers={"authorization": "Bearer x"})
+        assert (answer.status_code, answer.headers["connection"]) == (403, "close")

@@ -11,7 +11,7 @@ import msgspec
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.selector import Selector
-from vennue.core.errors import Overloaded, VennueError
+from vennue.core.errors import Overloaded, StorageError, VennueError
 from vennue.protocol import CheckInRequest
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, Scope, StallWatch, Transport, decode, send
@@ -56,20 +56,20 @@ class App:
     async def __rsgi__(self, scope: Scope, transport: Transport) -> None:
         """Answer a request."""
         self.in_flight += 1
+        request = Request(scope, transport, {}, self.watch)
         try:
             if scope.path == CHECK_INS and scope.method == "POST":
-                await self._check_in(scope, transport)
+                await self._check_in(request, transport)
             else:
-                await self._route(scope, transport)
+                await self._route(request, transport)
         except Exception as error:  # noqa: BLE001 - answered as an internal error, and logged
-            self._fail(scope, transport, error)
+            self._fail(request, transport, error)
         finally:
             self.in_flight -= 1
 
-    async def _check_in(self, scope: Scope, transport: Transport) -> None:
+    async def _check_in(self, request: Request, transport: Transport) -> None:
         if self.lag.lag_s > self._limits.lag_s:
             raise self._selector.overloaded()
-        request = Request(scope, transport, {}, self.watch)
         message = decode(self._check_in_decoder, await request.body(self._limits.check_in_bytes))
         answer, pending = self._selector.check_in(message)
         if pending is not None:
@@ -77,23 +77,26 @@ class App:
         self.responses[200] += 1
         transport.response_bytes(200, _JSON, self._encode(answer))
 
-    async def _route(self, scope: Scope, transport: Transport) -> None:
-        method = scope.method
+    async def _route(self, request: Request, transport: Transport) -> None:
+        method = request.method
         # HEAD is GET without the body, wherever GET is.
-        route, params = self._router.find("GET" if method == "HEAD" else method, scope.path)
+        route, request.params = self._router.find("GET" if method == "HEAD" else method, request.scope.path)
         if self._coordinator.stopping and route.tag != "operator":
             raise Overloaded("the server is stopping", retry_after_s=5.0, fix="try again: it is probably restarting")
-        answer = await route.handler(Request(scope, transport, params, self.watch))
+        answer = await route.handler(request)
         self.responses[answer.status] += 1
-        send(transport, answer, without_body=method == "HEAD")
+        send(request, transport, answer)
 
-    def _fail(self, scope: Scope, transport: Transport, error: Exception) -> None:
+    def _fail(self, request: Request, transport: Transport, error: Exception) -> None:
+        scope = request.scope
         if not isinstance(error, VennueError):
             log.error("%s %s failed", scope.method, scope.path, exc_info=error)
+        elif isinstance(error, StorageError) and self._coordinator.failure is None:
+            log.error("%s %s: %s: %s", scope.method, scope.path, error.value, error)
         document = problem(error)
         self.responses[document.status] += 1
         answer = Answer(status=document.status, headers=headers_of(error, document), body=msgspec.json.encode(document))
         try:
-            send(transport, answer, without_body=scope.method == "HEAD")
+            send(request, transport, answer)
         except RuntimeError as closed:
             log.debug("%s %s: the client has gone: %s", scope.method, scope.path, closed)

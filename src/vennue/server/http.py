@@ -65,9 +65,13 @@ def json_answer(message: object, *, status: int = 200, headers: tuple[tuple[str,
     return Answer(status=status, headers=[("content-type", "application/json"), *headers], body=body)
 
 
-def send(transport: Transport, answer: Answer, *, without_body: bool = False) -> None:
+def send(request: "Request", transport: Transport, answer: Answer) -> None:
     """Hand an answer to granian."""
     headers = answer.headers
+    without_body = request.method == "HEAD"
+    if request.has_unread_body:
+        # Granian closes the connection, and would let the client send its next request into the void.
+        headers = [*headers, ("connection", "close")]
     if answer.file is not None:
         headers = [*headers, ("content-length", str(answer.stop - answer.start))]
         if without_body or answer.stop == answer.start:
@@ -137,7 +141,7 @@ class Request:
     ``params`` holds the values of the path's placeholders.
     """
 
-    __slots__ = ("_query", "_transport", "_watch", "params", "scope")
+    __slots__ = ("_is_read", "_query", "_transport", "_watch", "params", "scope")
 
     def __init__(self, scope: Scope, transport: Transport, params: dict[str, str], watch: StallWatch) -> None:
         self.params = params
@@ -145,6 +149,13 @@ class Request:
         self._transport = transport
         self._watch = watch
         self._query: dict[str, list[str]] | None = None
+        self._is_read = False
+
+    @property
+    def has_unread_body(self) -> bool:
+        """Whether a body was announced that has not been read to its end, so that no request can follow it."""
+        headers = self.scope.headers
+        return not self._is_read and (headers.get("content-length", "0") != "0" or "transfer-encoding" in headers)
 
     @property
     def method(self) -> str:
@@ -211,6 +222,7 @@ class Request:
             body = b""
         if len(body) != expected:
             raise _cut_off(len(body), expected)
+        self._is_read = True
         return body
 
     async def chunks(self, limit: int) -> AsyncIterator[bytes]:
@@ -230,6 +242,7 @@ class Request:
                 yield chunk
         if expected is not None and received != expected:
             raise _cut_off(received, expected)
+        self._is_read = True
 
     async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int, *, optional: bool = False) -> Message:
         """The body as a message. If it is ``optional``, an empty one counts as ``{}``."""

@@ -58,6 +58,8 @@ def problem(error: Exception) -> Problem:
             detail="the server failed; its log has the details",
         )
     status = status_of(error)
+    # Which file or database failed is the operator's business: the log has it.
+    value = None if isinstance(error, errors.StorageError) else error.value
     retry_after_s = getattr(error, "retry_after_s", RETRY_AFTER_S if status == 503 else None)
     return Problem(
         type=f"urn:vennue:error:{error.code}",
@@ -65,7 +67,7 @@ def problem(error: Exception) -> Problem:
         status=status,
         detail=_text(error.message),
         field=None if error.field is None else _text(error.field),
-        value=_printable(error.value),
+        value=_printable(value),
         limit=_printable(error.limit),
         fix=None if error.fix is None else _text(error.fix),
         story=[_text(line) for line in getattr(error, "story", ())],

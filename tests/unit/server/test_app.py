@@ -94,6 +94,38 @@ async def test_a_body_above_the_limit_is_refused_by_its_length_or_as_it_arrives(
     assert (arrived.status, arrived.json["value"]) == (413, 120)
 
 
+async def test_a_storage_failure_is_logged_with_the_file_and_answered_without_it(app, monkeypatch, caplog):
+    async def fail(*_: object) -> None:
+        raise StorageError("cannot store a blob: disk full", field="path", value="/srv/data/blobs/x")
+
+    monkeypatch.setattr(app._coordinator.data, "store", fail)
+    answer = await ask(app, "PUT", f"/v1/blobs/{'0' * 64}", b"x", content_length="1")
+    assert answer.status == 503
+    assert b"/srv/data" not in answer.body
+    assert "/srv/data/blobs/x" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("path", "chunks", "headers", "closes"),
+    [
+        ("/v1/nothing", [], {"content_length": "5"}, True),
+        ("/v1/nothing", [], {"transfer_encoding": "chunked"}, True),
+        ("/v1/nothing", [], {"content_length": "0"}, False),
+        ("/v1/nothing", [], {}, False),
+        ("/v1/jobs", [b"[]"], {"content_length": "2"}, False),
+        ("/v1/jobs", [b"[", b"]"], {"transfer_encoding": "chunked"}, False),
+        ("/v1/check-ins", [], {"content_length": "101"}, True),
+        ("/v1/check-ins", [b"[]"], {"content_length": "2"}, False),
+    ],
+)
+async def test_an_answer_to_a_request_whose_body_was_not_read_says_that_the_connection_closes(
+    app, path, chunks, headers, closes
+):
+    answer = await ask(app, "POST", path, *chunks, **headers)
+    assert 400 <= answer.status < 500
+    assert (answer.headers.get("connection") == "close") is closes
+
+
 async def test_a_body_shorter_than_its_length_is_refused(app):
     answer = await ask(app, "POST", "/v1/check-ins", b'{"device": "d1"}', content_length="17")
     assert (answer.status, answer.json["detail"]) == (400, "the body was cut off")
@@ -163,7 +195,7 @@ async def test_a_server_whose_ledger_fails_is_alive_but_not_ready_and_says_why(a
     [
         ("InvalidInput", 422), ("InvalidRequirement", 422), ("UnknownAttribute", 422), ("InvalidModel", 422),
         ("InvalidUpdate", 422), ("Infeasible", 422), ("TooLarge", 413), ("NotFound", 404), ("Forbidden", 403),
-        ("Conflict", 409), ("TooLate", 409), ("IllegalTransition", 409), ("JobEnded", 409), ("StorageError", 503),
+        ("Conflict", 409), ("TooLate", 409), ("IllegalTransition", 409), ("JobEnded", 409),
         ("Unavailable", 503), ("InvariantViolated", 500),
     ],
 )  # fmt: skip
@@ -175,6 +207,11 @@ def test_every_error_has_its_status(name, status):
     assert (document.detail, document.field, document.value, document.limit, document.fix) == (
         "what went wrong", "f", 1, 2, "do this",
     )  # fmt: skip
+
+
+def test_which_file_failed_is_not_for_callers():
+    document = problem(StorageError("cannot store a blob: disk full", field="path", value="/srv/data/x", fix="free it"))
+    assert (document.status, document.detail, document.value) == (503, "cannot store a blob: disk full", None)
 
 
 def test_no_error_class_was_forgotten():
