@@ -45,7 +45,13 @@ def _mount(path: str, group: cyclopts.Group, about: str, *examples: str) -> None
     """Add the command that the function at an import path is. Its arguments are described in its docstring."""
     paragraphs = (" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
     ending = "Examples:\n" + "\n".join(f"  $ {example}" for example in examples)
-    app.command(path, name=path.rpartition(":")[2], help="\n\n".join(paragraphs), group=group, help_epilogue=ending)
+    app.command(
+        path,
+        name=path.rpartition(":")[2].replace("_", "-"),
+        help="\n\n".join(paragraphs),
+        group=group,
+        help_epilogue=ending,
+    )
 
 
 _mount(
@@ -72,6 +78,16 @@ _mount(
     "Show the plan in force: which jobs each region's devices serve, first to last.",
     "vennue plan",
     "vennue plan --server http://pool.example:8765",
+)
+_mount(
+    "vennue.cli.what_if:what_if",
+    _JOBS,
+    """Simulate the running pool with and without a job, before you submit it: when each job would be done.
+
+    The coming days are taken to be like the last one. Each check-in stands for a device that does one task. Nothing is
+    submitted, and the pool notices nothing but one request.""",
+    "vennue what-if job.yaml",
+    "vennue what-if job.yaml --policy venn --seeds 5 --json",
 )
 _mount(
     "vennue.cli.jobs:submit",

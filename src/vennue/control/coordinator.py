@@ -31,6 +31,7 @@ from vennue.control.explanation import explanation
 from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs, check_managed
 from vennue.control.notes import note_usage, recall_usage
+from vennue.control.snapshot import snapshot
 from vennue.control.views import (
     closed_round_view,
     committed_round_view,
@@ -68,7 +69,7 @@ from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.tenant import Quota
-from vennue.protocol import Explanation, JobView, Managed, PlanView, PoolView, RoundView
+from vennue.protocol import Explanation, JobView, Managed, PlanView, PoolSnapshot, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
 from vennue.updates.plan import RoundPlan
 
@@ -564,6 +565,11 @@ class Coordinator:
             started_at=self._started_at,
             check_ins=self.counters.check_ins,
         )
+
+    async def snapshot(self) -> PoolSnapshot:
+        """The pool for a simulation that goes on from it."""
+        await self.settled()
+        return snapshot(self.pool, policy=self.policy, planner=self._planner, now=self.now())
 
     async def plan_view(self) -> PlanView:
         """The plan in force."""

@@ -6,7 +6,7 @@ import msgspec
 
 from vennue.control.coordinator import Coordinator
 from vennue.policies import get_policy
-from vennue.protocol import Health, PlanView, PolicyRequest, PoolView
+from vennue.protocol import Health, PlanView, PolicyRequest, PoolSnapshot, PoolView
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, json_answer
 from vennue.server.openapi import describe
@@ -38,6 +38,13 @@ class OperatorRoutes:
                 method="GET", path="/v1/pool", handler=self.pool, name="showPool", tag="operator",
                 text="The pool: supply, requirements, regions.",
                 replies=(Reply(status=200, text="The pool.", body=PoolView),),
+            ),
+            Route(
+                method="GET", path="/v1/pool/snapshot", handler=self.snapshot, name="showSnapshot", tag="operator",
+                text="""The pool for a simulation that goes on from it.
+
+                Supply by kind of device and hour, and the jobs with their rounds to go.""",
+                replies=(Reply(status=200, text="The snapshot.", body=PoolSnapshot),),
             ),
             Route(
                 method="GET", path="/v1/plan", handler=self.plan, name="showPlan", tag="operator",
@@ -76,6 +83,10 @@ class OperatorRoutes:
     async def pool(self, request: Request) -> Answer:
         """``GET /v1/pool``."""
         return json_answer(await self._coordinator.pool_view())
+
+    async def snapshot(self, request: Request) -> Answer:
+        """``GET /v1/pool/snapshot``."""
+        return json_answer(await self._coordinator.snapshot())
 
     async def plan(self, request: Request) -> Answer:
         """``GET /v1/plan``."""
