@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
 
 from tests.unit.core.pools import MODEL, ArrivalOrder, profile
+from vennue.core.batch import Collected
 from vennue.core.binding import Assignment
 from vennue.core.effects import Commit
 from vennue.core.errors import InvariantViolated, VennueError
@@ -84,12 +85,14 @@ class PoolMachine(RuleBasedStateMachine):
         planner=st.sampled_from(PLANNERS[:3]),
         demands=st.tuples(DEMANDS, DEMANDS),
         tenants=st.tuples(st.sampled_from(TENANTS), st.sampled_from(TENANTS)),
+        batch_window_s=st.sampled_from([0.0, 0.0, 2.0]),
     )
-    def start(self, planner: type, demands: tuple[int, int], tenants: tuple[str, str]) -> Any:
+    def start(self, planner: type, demands: tuple[int, int], tenants: tuple[str, str], batch_window_s: float) -> Any:
         """A pool with two jobs whose first rounds are open."""
         self.now = 0.0
         self.planner = planner
-        self.audited = Auditor(Pool(planner(), seed=7, quotas=QUOTAS))
+        self.batch_window_s = batch_window_s
+        self.audited = Auditor(self.new_pool())
         self.submitted = 0
         first, second = (
             self.open_job(
@@ -98,6 +101,9 @@ class PoolMachine(RuleBasedStateMachine):
             for demand, needs, tenant in zip(demands, REQUIREMENTS, tenants, strict=False)
         )
         return multiple(first, second)
+
+    def new_pool(self) -> Pool:
+        return Pool(self.planner(), seed=7, quotas=QUOTAS, batch_window_s=self.batch_window_s)
 
     def do(self, event: Event) -> Any:
         """Apply an event; a refusal is fine, a broken invariant is not."""
@@ -118,6 +124,14 @@ class PoolMachine(RuleBasedStateMachine):
         job = self.submit_job(spec)
         self.do(OpenRound(job, 1, MODEL))
         return job
+
+    def bound(self, *answers: Any) -> Any:
+        """The assignments among the answers; those of a batch are bound when its window ends."""
+        if any(isinstance(answer, Collected) for answer in answers):
+            self.now += self.batch_window_s
+            self.do(Tick())
+            answers = tuple(self.audited.pool.table.assignments())
+        return multiple(*(answer for answer in answers if isinstance(answer, Assignment)))
 
     def new_commits(self) -> Any:
         return multiple(*(effect for effect in self.audited.drain() if isinstance(effect, Commit)))
@@ -170,13 +184,11 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(target=assignments, device=st.sampled_from(DEVICES), ram=st.sampled_from(RAM_GB), draw=st.floats(0, 0.999))
     def check_in(self, device: DeviceId, ram: int, draw: float) -> Any:
-        answer = self.do(CheckIn(device, profile(ram), draw=draw))
-        return multiple() if answer is None else answer
+        return self.bound(self.do(CheckIn(device, profile(ram), draw=draw)))
 
     @rule(target=assignments, devices=st.lists(st.sampled_from(DEVICES), min_size=2, unique=True))
     def many_check_in(self, devices: list[DeviceId]) -> Any:
-        answers = [self.do(CheckIn(device, profile(8))) for device in devices]
-        return multiple(*(answer for answer in answers if answer is not None))
+        return self.bound(*[self.do(CheckIn(device, profile(8))) for device in devices])
 
     @rule(assignment=assignments)
     def accept(self, assignment: Assignment) -> None:
@@ -241,7 +253,7 @@ class PoolMachine(RuleBasedStateMachine):
     def crash_and_recover(self) -> None:
         """The process dies; a new one starts from what the ledger holds."""
         before = self.audited
-        pool = Pool(self.planner(), seed=7, quotas=QUOTAS)
+        pool = self.new_pool()
         pool.restore(before.ledger_jobs.values(), before.open_in_ledger(), self.now)
         self.audited = Auditor(pool, before.ledger_jobs.values(), before.ledger_attempts.values())
         self.audited.work_conserving = self.planner is not Raises

@@ -6,7 +6,8 @@ recovery. The records are also what the ledger stores and what `Pool.restore` ta
 
 import msgspec
 
-from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId
+from vennue.core.binding import Assignment
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import JobSpec, JobState, Setting
 from vennue.core.round import AttemptState
 
@@ -96,6 +97,13 @@ class AssignmentEnded(Effect, frozen=True):
 
     assignment: AssignmentId
     outcome: str
+
+
+class Answered(Effect, frozen=True):
+    """The answer to a check-in that had to wait: what handling it would have answered in online mode."""
+
+    device: DeviceId
+    assignment: Assignment | None
 
 
 class PolicyFailed(Effect, frozen=True):

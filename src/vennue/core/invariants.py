@@ -129,6 +129,16 @@ def quotas_are_kept(pool: Pool) -> Complaints:
             yield f"tenant {name} has {tenant.in_flight} devices in flight, its quota is {quota.devices}"
 
 
+def waiting_devices_hold_nothing(pool: Pool) -> Complaints:
+    """A device that waits to be bound holds no assignment, and is bound in time even if nothing else ever happens."""
+    for device in pool.batch.devices:
+        if pool.table.holds(device) is not None:
+            yield f"device {device} waits to be bound, and holds {pool.table.holds(device)}"
+    wake = pool.next_wake()
+    if len(pool.batch) and (wake is None or wake > pool.batch.due_at):
+        yield f"{len(pool.batch)} devices are to be bound at {pool.batch.due_at}, but the pool wakes at {wake}"
+
+
 def active_jobs_are_consistent(pool: Pool) -> Complaints:
     """5. (state part) A job that has ended has no attempt; an attempt belongs to an active job and is not closed."""
     for job in pool.jobs.values():
@@ -162,6 +172,7 @@ STATE_INVARIANTS: tuple[Callable[[Pool], Complaints], ...] = (
     active_jobs_are_consistent,
     jobs_wait_for_living_ones,
     quotas_are_kept,
+    waiting_devices_hold_nothing,
     open_attempts_have_a_timer,
     memory_follows_what_is_in_flight,
 )
@@ -195,6 +206,7 @@ def snapshot(pool: Pool) -> dict[str, Any]:
             )
             for attempt in pool.attempts()
         },
+        "waiting": pool.batch.devices,
         "assignments": {a.id: (a.device, a.accepted, a.expires_at) for a in pool.table.assignments()},
     }  # fmt: skip
 

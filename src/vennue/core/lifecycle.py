@@ -47,8 +47,8 @@ from vennue.core.supply import Supply
 from vennue.core.tenant import OTHERS, Quota, Tenant
 from vennue.core.timers import Timers
 
-_ATTEMPT, _JOB = range(2)
-"""What a timer is for. Of one moment, attempts' timers come up before jobs'."""
+ATTEMPT, JOB, BATCH = range(3)
+"""What a timer is for. Of one moment, attempts' timers come up first, and collected check-ins are bound last."""
 
 
 class Lifecycle:
@@ -102,7 +102,7 @@ class Lifecycle:
 
     def due_at(self, subject: Attempt | Job) -> float:
         """When the timer of an attempt or a job fires; infinity when it has none."""
-        return self._timers.at((_ATTEMPT if isinstance(subject, Attempt) else _JOB, subject.id))
+        return self._timers.at((ATTEMPT if isinstance(subject, Attempt) else JOB, subject.id))
 
     # -- jobs ---------------------------------------------------------------------------------------------------------
 
@@ -317,7 +317,7 @@ class Lifecycle:
             self._end_assignments(self.table.close(attempt.id))
             self.planning.soon("needs no more devices", attempt.id)
         del self._attempts[attempt.id]
-        self._timers.cancel((_ATTEMPT, attempt.id))
+        self._timers.cancel((ATTEMPT, attempt.id))
         job.attempt = None
         job.quiet_since = now
         self._arm(job)
@@ -381,7 +381,7 @@ class Lifecycle:
         if job.bit not in self.registry.bits():
             self.losses.forget_requirement(job.bit)
         self.losses.forget_job(job.id)
-        self._timers.cancel((_JOB, job.id))
+        self._timers.cancel((JOB, job.id))
         self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
         self._save(job)
         self._outbox.append(JobEnded(job.id, state))
@@ -398,21 +398,6 @@ class Lifecycle:
             self._begin(job, job.attempt, now)
 
     # -- time ---------------------------------------------------------------------------------------------------------
-
-    def fire(self, now: float) -> None:
-        """Fire the timers due by ``now``, in the order in which they fell due; a lease before a deadline of its moment.
-
-        What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
-        """
-        while (wake := min(self._timers.wake_at, self.table.wake_at)) <= now:
-            for assignment in self.table.expire(wake):
-                self._given_back(assignment, Outcome.LOST, now, "its lease ran out")
-            while (due := self._timers.pop(wake)) is not None:
-                kind, name = due
-                if kind == _ATTEMPT:
-                    self._attempt_due(self._attempts[AttemptId(name)], now)
-                else:
-                    self._job_due(self.jobs[JobId(name)], now)
 
     def _attempt_due(self, attempt: Attempt, now: float) -> None:
         job = self.jobs[attempt.job]
@@ -450,9 +435,9 @@ class Lifecycle:
     def _arm(self, subject: Attempt | Job) -> None:
         """Have a timer fire when an attempt's or a job's time is up. A job's may fire early, to be armed again."""
         if isinstance(subject, Attempt):
-            self._timers.set((_ATTEMPT, subject.id), subject.deadline_at)
+            self._timers.set((ATTEMPT, subject.id), subject.deadline_at)
             return
-        key = _JOB, subject.id
+        key = JOB, subject.id
         limit_at = min(subject.time_limit_at, subject.silence_limit_at)
         if limit_at == math.inf:
             self._timers.cancel(key)

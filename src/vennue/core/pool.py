@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vennue.core.batch import MAX_BATCH, Batch, Collected
 from vennue.core.binding import Assignment, Outcome
-from vennue.core.effects import Effect
+from vennue.core.effects import Answered, Effect
 from vennue.core.errors import Conflict, Forbidden, NotFound, TooLate
 from vennue.core.events import (
     Abort,
@@ -31,8 +32,8 @@ from vennue.core.events import (
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import AssignmentId, DeviceId, Signature, attempt_of, job_of
-from vennue.core.lifecycle import Lifecycle
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of, job_of
+from vennue.core.lifecycle import ATTEMPT, BATCH, JOB, Lifecycle
 from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
@@ -42,6 +43,8 @@ from vennue.core.tenant import Quota
 
 ACCEPT_LEASE_S = 30.0
 """How long a device may take to evaluate a private requirement and answer."""
+
+_BATCH_TIMER = BATCH, ""
 
 
 class Pool(Lifecycle):
@@ -54,6 +57,8 @@ class Pool(Lifecycle):
         replan_interval_s: least time between two plans; 0 plans at the first check-in after each change.
         supply: where check-ins are counted; by default one with the design's window of 24 h.
         quotas: by tenant's name, or ``"*"`` for those not named; without one, a tenant may use any number of devices.
+        batch_window_s: how long check-ins may wait to be bound together. They are then answered by a `Collected`, and
+            later by an effect, `Answered`. 0 binds each at once.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Pool(Lifecycle):
         accept_lease_s: float = ACCEPT_LEASE_S,
         supply: Supply | None = None,
         quotas: Mapping[str, Quota] | None = None,
+        batch_window_s: float = 0.0,
     ) -> None:
         super().__init__(
             planner,
@@ -76,6 +82,8 @@ class Pool(Lifecycle):
             supply=Supply() if supply is None else supply,
             quotas=quotas or {},
         )
+        self.batch = Batch(batch_window_s)
+        """The check-ins that wait to be bound together."""
         self._handlers: dict[type[Event], Callable[[Any, float], Any]] = {
             CheckIn: self._check_in,
             Accept: self._accept,
@@ -110,6 +118,23 @@ class Pool(Lifecycle):
             self.fire(now)
         return self._handlers[type(event)](event, now)
 
+    def fire(self, now: float) -> None:
+        """Fire the timers due by ``now``, in the order in which they fell due; a lease before a deadline of its moment.
+
+        What they start (a next attempt) starts at ``now``, so that a long pause costs no round its whole deadline.
+        """
+        while (wake := min(self._timers.wake_at, self.table.wake_at)) <= now:
+            for assignment in self.table.expire(wake):
+                self._given_back(assignment, Outcome.LOST, now, "its lease ran out")
+            while (due := self._timers.pop(wake)) is not None:
+                kind, name = due
+                if kind == ATTEMPT:
+                    self._attempt_due(self._attempts[AttemptId(name)], now)
+                elif kind == JOB:
+                    self._job_due(self.jobs[JobId(name)], now)
+                else:
+                    self._bind_collected(now)
+
     def drain(self) -> list[Effect]:
         """The effects since the last call, in order. Call it after `handle` even when that raised."""
         effects, self._outbox = self._outbox, []
@@ -139,6 +164,7 @@ class Pool(Lifecycle):
         """What the pool holds that could grow: name, entries, and the bound by what is in flight."""
         return [
             ("attempts", len(self._attempts), len(self.jobs)),
+            ("waiting devices", len(self.batch), MAX_BATCH),
             ("timers", len(self._timers), self._timers.bound),
             ("regions with losses", self.losses.regions, MAX_REGIONS),
             ("jobs with losses", self.losses.jobs, len(self.jobs)),
@@ -147,21 +173,47 @@ class Pool(Lifecycle):
 
     # -- devices ------------------------------------------------------------------------------------------------------
 
-    def _check_in(self, event: CheckIn, now: float) -> Assignment | None:
+    def _check_in(self, event: CheckIn, now: float) -> Assignment | Collected | None:
         profile = event.profile
         self.supply.observe(profile, now)
         if self.planning.learns:
             self.planning.learned.capabilities.observe(profile, event.response_s)
+        if self.batch.window_s and self.table.holds(event.device) is None:
+            return self._collect(event, now)
         signature = self.registry.signature(profile)
         assignment = self._bind(event, event.device, signature, now)
         if assignment is not None and not signature >> assignment.request.bit & 1:
             self._release(assignment.id, Outcome.LOST, now, "its attributes no longer meet the requirement")
-            return self._bind(event, event.device, signature, now)
+            return self._collect(event, now) if self.batch.window_s else self._bind(event, event.device, signature, now)
         return assignment
+
+    def _collect(self, event: CheckIn, now: float) -> Collected:
+        """Have a device wait for others. It is told by an `Answered`."""
+        collected = self.batch.add(event, now)
+        self._timers.set(_BATCH_TIMER, self.batch.due_at)
+        if self.batch.full:
+            self._timers.cancel(_BATCH_TIMER)
+            self._bind_collected(now)
+        return collected
+
+    def _bind_collected(self, now: float) -> None:
+        """Bind all devices that wait, under one plan."""
+        if now >= self.planning.stale_at:
+            self._replan(now)
+        needy = 0
+        for request in self.table.requests():
+            if request.needs > 0:
+                needy |= 1 << request.bit
+        for event in self.batch.take(self.registry.signature, Signature(needy)):
+            signature = self.registry.signature(event.profile)
+            self._outbox.append(Answered(event.device, self._give(event, event.device, signature, now)))
 
     def _bind(self, event: CheckIn | Decline, device: DeviceId, signature: Signature, now: float) -> Assignment | None:
         if now >= self.planning.stale_at:
             self._replan(now)
+        return self._give(event, device, signature, now)
+
+    def _give(self, event: CheckIn | Decline, device: DeviceId, signature: Signature, now: float) -> Assignment | None:
         assignment = self.table.bind(
             device, signature, now, draw=event.draw, response_s=event.response_s, declined=event.declined
         )
