@@ -28,6 +28,7 @@ from vennue.control.dataplane import DataPlane
 from vennue.control.endings import Endings
 from vennue.control.explain import STALL_GRACE_S, Explainer
 from vennue.control.explanation import explanation
+from vennue.control.gathering import Gathering
 from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs, check_managed
 from vennue.control.notes import note_usage, recall_usage
@@ -42,6 +43,7 @@ from vennue.control.views import (
 )
 from vennue.control.waiters import Waiters
 from vennue.core.effects import (
+    Answered,
     AssignmentEnded,
     AttemptClosed,
     AttemptOpened,
@@ -100,6 +102,7 @@ class Coordinator:
         admission_window_s: jobs above all supply are refused once the pool was observed for this long.
         stall_grace_s: a job for which no device has checked in for this long counts as stalled.
         quotas: of tenants, by name; ``"*"`` for those not named.
+        batch_window_s: how long check-ins may wait to be bound together; 0 binds each at once.
         max_waiters: long polls at once.
         clock: pool time; by default the wall's at the start plus monotonic time since.
         new_suffix: what tells jobs of one name apart; at random by default.
@@ -120,6 +123,7 @@ class Coordinator:
         admission_window_s: float = 86_400.0,
         stall_grace_s: float = STALL_GRACE_S,
         quotas: Mapping[str, Quota] | None = None,
+        batch_window_s: float = 0.0,
         max_waiters: int = 10_000,
         clock: Clock | None = None,
         new_suffix: Callable[[], str] | None = None,
@@ -129,6 +133,7 @@ class Coordinator:
         self.policy = policy
         self.counters = Counters()
         self.waiters = Waiters(max_waiters)
+        self.gathering = Gathering()
         self.managed = ManagedJobs(self)
         self.secret = b""
         """The pool's secret, once started."""
@@ -141,6 +146,7 @@ class Coordinator:
             replan_interval_s=replan_interval_s,
             accept_lease_s=accept_lease_s,
             quotas=quotas,
+            batch_window_s=batch_window_s,
         )
         self._admission_window_s = admission_window_s
         self._stall_grace_s = stall_grace_s
@@ -198,6 +204,7 @@ class Coordinator:
         """The end is near: long polls are answered now."""
         self.stopping = True
         self.waiters.wake_all()
+        self.gathering.dismiss()
 
     def now(self) -> float:
         """Pool time, seconds."""
@@ -250,6 +257,7 @@ class Coordinator:
         self.counters.ledger_failures += 1
         self._failure = str(error)
         self.waiters.wake_all()
+        self.gathering.fail(error)
         self._spawn(self._recover(), "recovery")
 
     async def _recover(self) -> None:
@@ -335,6 +343,8 @@ class Coordinator:
                 self.waiters.wake(job_of(attempt))
             case JobEnded(job=job):
                 self.waiters.wake(job)
+            case Answered(device=device, assignment=bound):
+                self.gathering.answer(device, bound)
             case AssignmentEnded(assignment=assignment, outcome=outcome):
                 self.endings.note(assignment, outcome)
             case PolicyFailed(reason=reason):

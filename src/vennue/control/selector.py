@@ -6,18 +6,20 @@ not durable yet. A report is counted after it is durable in the data plane, and 
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.pacing import Pace, Pacing, Want
 from vennue.control.tokens import Tokens
+from vennue.core.batch import Collected
 from vennue.core.binding import Assignment, Outcome
 from vennue.core.errors import InvalidInput, InvalidUpdate, NotFound, Overloaded, TooLate, VennueError
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
+from vennue.core.requirement import Profile
 from vennue.protocol import (
     MODEL_HEADER,
     CheckInAnswer,
@@ -59,11 +61,12 @@ class Selector:
         self._active_bits = 0
         self._short_bits = 0
 
-    def check_in(self, request: CheckInRequest) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
+    def check_in(self, request: CheckInRequest) -> tuple[CheckInAnswer | None, Awaitable[CheckInAnswer | None] | None]:
         """Bind a device, or tell it when to come back.
 
         Returns:
-            The answer, and what to wait for before it is given (usually nothing).
+            The answer, and what to wait for before it is given (usually nothing). The answer is None where devices
+            are bound together: what is to be waited for then gives it.
 
         Raises:
             InvalidInput: the device's name or attributes make no sense.
@@ -80,6 +83,7 @@ class Selector:
         coordinator.counters.check_ins += 1
         registry = coordinator.pool.registry
         profile = registry.profile_of_raw(bytes(request.attributes))
+        waits = coordinator.gathering.join(device) if coordinator.pool.batch.window_s else None
         assignment = coordinator.apply(
             CheckIn(
                 device,
@@ -89,9 +93,24 @@ class Selector:
                 declined=frozenset(map(JobId, request.declined)) if request.declined else None,
             )
         )
+        if waits is not None:
+            if isinstance(assignment, Collected):
+                return None, self._gathered(waits, profile)
+            coordinator.gathering.leave(device)
         if assignment is None:
             return self._come_back(registry.signature(profile)), None
         return self._offer(assignment)
+
+    async def _gathered(self, waits: asyncio.Future[Assignment | None], profile: Profile) -> CheckInAnswer:
+        """The answer to a check-in that waits for others."""
+        assignment = await asyncio.shield(waits)
+        pool = self._coordinator.pool
+        if assignment is None or pool.table.holds(assignment.device) is not assignment:
+            return self._come_back(pool.registry.signature(profile))
+        answer, pending = self._offer(assignment)
+        if pending is not None:
+            await pending
+        return answer
 
     def overloaded(self) -> Overloaded:
         """What a device is told for which there is no time at all: to come back, spread as every answer is."""

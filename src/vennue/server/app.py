@@ -73,7 +73,7 @@ class App:
         message = decode(self._check_in_decoder, await request.body(self._limits.check_in_bytes))
         answer, pending = self._selector.check_in(message)
         if pending is not None:
-            await pending
+            answer = await pending or answer
         self.responses[200] += 1
         transport.response_bytes(200, _JSON, self._encode(answer))
 

@@ -71,6 +71,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A job for which no eligible device has checked in for this long counts as stalled."""
     quotas: dict[str, Quota] = {}
     """Of tenants, by name, as in ``{"vision": {"devices": 500}}``; ``"*"`` stands for every tenant not named."""
+    batch_window_s: float = 0.0
+    """How long check-ins may wait to be bound together; 0 binds each at once."""
     limits: Limits = Limits()
     drain_s: float = 10.0
     """At a stop, how long requests and commits in flight may take."""
@@ -84,7 +86,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise _bad("port", self.port, "must be 0 to 65535", "0 takes a free port")
         if not self.host:
             raise _bad("host", self.host, "must be an address", "127.0.0.1 for this machine only, 0.0.0.0 for all")
-        for field in ("accept_lease_s", "admission_window_s", "drain_s", "replan_interval_s", "stall_grace_s"):
+        durations = (
+            "accept_lease_s", "admission_window_s", "batch_window_s", "drain_s", "replan_interval_s", "stall_grace_s",
+        )  # fmt: skip
+        for field in durations:
             value = getattr(self, field)
             if not 0 <= value < float("inf"):
                 raise _bad(field, value, "must be 0 or more seconds", "give a duration")

@@ -77,6 +77,7 @@ async def serve(
             admission_window_s=config.admission_window_s,
             stall_grace_s=config.stall_grace_s,
             quotas=config.quotas,
+            batch_window_s=config.batch_window_s,
             max_waiters=config.limits.waiters,
             validate=config.validate,
         )

@@ -99,6 +99,7 @@ class Rig:
         answer, _ = self.selector.check_in(
             CheckInRequest(device=device, attributes=msgspec.Raw(msgspec.json.encode(attributes)))
         )
+        assert answer is not None, "the pool binds each device at once"
         return answer.task
 
     def task(self, device: str, **attributes: Any) -> Task:

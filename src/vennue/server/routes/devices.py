@@ -118,7 +118,7 @@ class DeviceRoutes:
         message = await request.json(self._check_in_decoder, self._limits.check_in_bytes)
         answer, pending = self._selector.check_in(message)
         if pending is not None:
-            await pending
+            answer = await pending or answer
         return json_answer(answer)
 
     async def accept(self, request: Request) -> Answer:
