@@ -29,7 +29,7 @@ class Leaves:
         self._coordinator = coordinator
         self._tokens = Tokens(coordinator.secret)
 
-    def attempt(self, id: AttemptId) -> AttemptView:
+    async def attempt(self, id: AttemptId) -> AttemptView:
         """What a leaf must know of an open attempt.
 
         Raises:

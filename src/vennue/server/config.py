@@ -7,7 +7,7 @@ reads either. Validation happens when it is made, so a server never starts on a 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self, get_origin
 
 import msgspec
 
@@ -18,6 +18,7 @@ from vennue.core.job import Setting
 from vennue.core.tenant import Quota
 
 GIB = 2**30
+MIN_KEY = 16
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,8 +40,29 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Connections at once; more wait in the kernel's queue."""
     lag_s: float = 0.5
     """When the server's event loop comes later than this, check-ins are told to come back, unread."""
-    uploads: int = 256
+    record_bytes: int = GIB
+    """The most that recordings of check-ins take; the oldest go first."""
+    uploads: int = 1024
     """Reports and models being received at once; more are told to come back."""
+    least_bytes_per_s: float = 1024.0
+    """A body that arrives more slowly than this, over ``idle_body_s`` and more, is given up."""
+
+
+class LeafSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a leaf works."""
+
+    flush_reports: int = 1000
+    """A partial sum goes to the root when so many reports wait for one,"""
+    flush_bytes: int = 4 * GIB
+    """or so many bytes of them,"""
+    flush_s: float = 0.5
+    """or when the first of them has waited this long."""
+    deadline_margin_s: float = 5.0
+    """And always so long before the end of the round's deadline."""
+    answer_s: float = 30.0
+    """How long a device's report waits to be counted before the device is told to ask again."""
+    cache_bytes: int = 20 * GIB
+    """How much of the disk models may take."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -71,6 +93,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A job for which no eligible device has checked in for this long counts as stalled."""
     quotas: dict[str, Quota] = {}
     """Of tenants, by name, as in ``{"vision": {"devices": 500}}``; ``"*"`` stands for every tenant not named."""
+    role: Literal["root", "leaf"] = "root"
+    """A root keeps the pool; a leaf takes models to devices and sums up their reports, for the root."""
+    root: str = ""
+    """A leaf's: the address of the root, or of the leaf above."""
+    leaf_key: str = ""
+    """The secret that leaves show to the root and to each other. A root without one takes no leaves."""
+    leaf: LeafSettings = LeafSettings()
     batch_window_s: float = 0.0
     """How long check-ins may wait to be bound together; 0 binds each at once."""
     limits: Limits = Limits()
@@ -80,6 +109,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Whether models and aggregates survive a power loss, and not only a crash of the process."""
     validate: bool = False
     """Check the core's invariants after every event: for tests, at a high cost."""
+    durable_reports: bool = False
+    """Whether acknowledged reports survive a power loss, and not only a crash of the process."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
@@ -93,9 +124,17 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, field)
             if not 0 <= value < float("inf"):
                 raise _bad(field, value, "must be 0 or more seconds", "give a duration")
-        for name, value in msgspec.structs.asdict(self.limits).items():
-            if not 0 < value < float("inf"):
-                raise _bad(f"limits.{name}", value, "must be above 0", "leave it out for the default")
+        for group in ("limits", "leaf"):
+            for name, value in msgspec.structs.asdict(getattr(self, group)).items():
+                if not 0 < value < float("inf"):
+                    raise _bad(f"{group}.{name}", value, "must be above 0", "leave it out for the default")
+        if self.role == "leaf":
+            if not self.root.startswith(("http://", "https://")):
+                raise _bad("root", self.root, "must be the root's address", "write it as in http://pool.example:8765")
+            if not self.leaf_key:
+                raise _bad("leaf_key", "", "must be the root's secret for leaves", "give both the same VENNUE_LEAF_KEY")
+        if self.leaf_key and len(self.leaf_key) < MIN_KEY:
+            raise _bad("leaf_key", "…", f"must have {MIN_KEY} characters or more", "draw one: openssl rand -hex 32")
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ, **flags: Any) -> Self:
@@ -137,7 +176,7 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: object) -> None
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:
-    if kind is str or kind is Path:
+    if kind in {str, Path, Path | None} or get_origin(kind) is Literal:
         return text
     if kind is bool:
         try:

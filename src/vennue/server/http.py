@@ -89,16 +89,18 @@ def send(request: "Request", transport: Transport, answer: Answer) -> None:
 
 
 class StallWatch:
-    """Gives up bodies that have stopped arriving.
+    """Gives up bodies that have stopped arriving, or arrive so slowly that they would hold their place for ever.
 
     It looks at all of them now and then: a timer for each body would cost a check-in a fifth of its time.
 
     Args:
         idle_s: after how long without a byte a body is given up. It may take half as long again until it is seen.
+        least_bytes_per_s: what a body must come to on average, once it was waited for this long.
     """
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, least_bytes_per_s: float = 0.0) -> None:
         self.idle_s = idle_s
+        self.least_bytes_per_s = least_bytes_per_s
         self._waiting: dict[asyncio.Task[Any], float] = {}
         self._given_up: set[asyncio.Task[Any]] = set()
 
@@ -111,6 +113,18 @@ class StallWatch:
                 if since < latest:
                     self._given_up.add(task)
                     task.cancel()
+
+    def check_speed(self, received_bytes: int, waited_s: float) -> None:
+        """Refuse a body of which too little has come for the time that it was waited for (408)."""
+        if waited_s > self.idle_s and received_bytes < self.least_bytes_per_s * waited_s:
+            raise RequestError(
+                f"the body arrives more slowly than {self.least_bytes_per_s:g} bytes per second",
+                status=408,
+                field="body",
+                value=received_bytes,
+                limit=self.least_bytes_per_s,
+                fix="send it again over a better connection",
+            )
 
     async def next(self, bytes_to_come: Awaitable[bytes]) -> bytes:
         """The bytes, once they are there.
@@ -229,13 +243,17 @@ class Request:
         """The body as it arrives; raises as `body` does."""
         expected = content_length(self.scope, limit)
         received = 0
+        waited_s = 0.0  # for the sender alone: what this server's own disk takes is not held against it
         stream = aiter(self._transport)
         while True:
+            asked_at = time.monotonic()
             try:
                 chunk = await self._watch.next(anext(stream))
             except StopAsyncIteration:
                 break
             received += len(chunk)
+            waited_s += time.monotonic() - asked_at
+            self._watch.check_speed(received, waited_s)
             if received > limit:
                 raise too_large(received, limit)
             if chunk:
@@ -251,6 +269,28 @@ class Request:
 
 
 Handler = Callable[[Request], Awaitable[Answer]]
+
+
+def bearer(request: Request, what: str) -> str:
+    """The secret that a request shows.
+
+    Args:
+        request: the request.
+        what: which secret it must be, for the error.
+
+    Raises:
+        RequestError: (401) it shows none.
+    """
+    scheme, _, secret = (request.header("authorization") or "").partition(" ")
+    if scheme.lower() != "bearer" or not secret:
+        raise RequestError(
+            f"{what} is missing",
+            status=401,
+            headers=(("www-authenticate", "Bearer"),),
+            field="Authorization",
+            fix="send it as: Authorization: Bearer SECRET",
+        )
+    return secret.strip()
 
 
 def content_length(scope: Scope, limit: int) -> int | None:

@@ -12,8 +12,8 @@ from vennue.server.routing import BINARY, TEXT, Route
 
 _STATUSES: Final = {
     400: "The request is malformed: JSON that is not JSON, a body that was cut off.",
-    401: "The task's token is missing.",
-    403: "The assignment is somebody else's.",
+    401: "The secret is missing: the task's token, or the leaves' key.",
+    403: "The secret is the wrong one, or the assignment is somebody else's.",
     404: "There is no such thing.",
     405: "The path does not take this method.",
     408: "The body stopped arriving.",
@@ -53,7 +53,8 @@ def describe(routes: list[Route], version: str) -> dict[str, Any]:
         "components": {
             "schemas": components,
             "securitySchemes": {
-                "task": {"type": "http", "scheme": "bearer", "description": "The token that came with the task."}
+                "task": {"type": "http", "scheme": "bearer", "description": "The token that came with the task."},
+                "leaf": {"type": "http", "scheme": "bearer", "description": "The pool's key for leaves."},
             },
         },
     }
@@ -78,7 +79,7 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     if route.body is not None:
         operation["requestBody"] = {"required": route.body_required, "content": _content(route.body, schema_of)}
     if route.secured:
-        operation["security"] = [{"task": []}]
+        operation["security"] = [{route.secured: []}]
     statuses = {*_EVERYWHERE, *route.problems}
     if route.body is not None:
         statuses.update(_WITH_BODY)

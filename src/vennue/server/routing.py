@@ -4,7 +4,7 @@ So the description cannot miss a route, and a route cannot go undescribed.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from vennue.core.errors import NotFound
 from vennue.server.http import Handler
@@ -43,7 +43,7 @@ class Route:
     """One method of one path.
 
     ``path`` has placeholders in braces, each one whole segment. ``problems`` are the statuses of its errors beyond
-    those that every route has. ``secured`` tells that it takes a task's token.
+    those that every route has. ``secured`` tells which secret it takes, if any: a task's token, or the leaves' key.
     """
 
     method: str
@@ -57,7 +57,7 @@ class Route:
     body_required: bool = True
     parameters: tuple[Parameter, ...] = ()
     problems: tuple[int, ...] = ()
-    secured: bool = False
+    secured: Literal["", "task", "leaf"] = ""
 
 
 @dataclass(slots=True)

@@ -173,20 +173,20 @@ async def test_a_report_named_twice_and_an_empty_sum_are_refused(rig):
 @pytest.mark.parametrize("spec", [{"strategy": "median"}, {"mode": "async", "buffer_size": 2}])
 async def test_a_round_that_needs_every_update_by_itself_takes_no_sums(rig, spec):
     _, tasks = await started(rig, **spec)
-    assert not rig.leaves.attempt(attempt_of(tasks[0].assignment)).sums
+    assert not (await rig.leaves.attempt(attempt_of(tasks[0].assignment))).sums
     with pytest.raises(Conflict):
         await send(rig, "p1", *tasks)
 
 
 async def test_a_leaf_learns_what_it_needs_of_an_open_attempt(rig):
     job, tasks = await started(rig, deadline_s=60.0)
-    view = rig.leaves.attempt(attempt_of(tasks[0].assignment))
+    view = await rig.leaves.attempt(attempt_of(tasks[0].assignment))
     assert (view.model, view.spec.demand, view.sums, view.closes_in_s) == (tasks[0].model, 3, True, 60.0)
     key = bytes.fromhex(view.token_key)
     assert holder(key, tasks[0].assignment, tasks[0].token) == "d0"
     with pytest.raises(Forbidden):
         holder(key, tasks[0].assignment, tasks[1].token)
     with pytest.raises(TooLate):
-        rig.leaves.attempt(AttemptId(f"{job}.1.2"))
+        await rig.leaves.attempt(AttemptId(f"{job}.1.2"))
     with pytest.raises(NotFound):
-        rig.leaves.attempt(AttemptId("nothing.1.1"))
+        await rig.leaves.attempt(AttemptId("nothing.1.1"))

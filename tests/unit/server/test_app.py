@@ -275,3 +275,14 @@ async def test_placeholders_take_any_segment_but_an_empty_one(tmp_path):
         with pytest.raises((errors.NotFound, RequestError)):
             router.find("GET", path)
     assert describe(routes, "1")["info"]["version"] == "1"
+
+
+async def test_a_body_that_drips_is_given_up_although_it_never_stops(tmp_path, monkeypatch):
+    clock = iter(range(0, 10_000, 20))
+    monkeypatch.setattr("vennue.server.http.time.monotonic", lambda: float(next(clock)))
+    async with rig_at(tmp_path) as rig:
+        app = App(rig.coordinator, rig.selector, Limits(idle_body_s=60, least_bytes_per_s=1.0), "1")
+        digest = "0" * 64
+        exchange = await ask(app, "PUT", f"/v1/blobs/{digest}", *[b"x"] * 100)
+    assert (exchange.status, exchange.json["limit"]) == (408, 1.0)
+    assert rig.data.uploads.active == 0

@@ -1,18 +1,26 @@
-"""The routes, one file per caller: devices, job owners, both (blobs) and operators."""
+"""The routes, one file per caller: devices, job owners, both (blobs), leaves and operators."""
 
 from vennue.control.coordinator import Coordinator
+from vennue.control.leaves import Leaves
 from vennue.control.selector import Selector
 from vennue.server.config import Limits
 from vennue.server.routes.blobs import BlobRoutes
 from vennue.server.routes.devices import DeviceRoutes
 from vennue.server.routes.jobs import JobRoutes
+from vennue.server.routes.leaves import LeafRoutes
 from vennue.server.routes.operators import OperatorRoutes
 from vennue.server.routing import Route
 from vennue.server.telemetry import Telemetry
 
 
 def all_routes(
-    coordinator: Coordinator, selector: Selector, limits: Limits, version: str, telemetry: Telemetry
+    coordinator: Coordinator,
+    selector: Selector,
+    limits: Limits,
+    version: str,
+    telemetry: Telemetry,
+    *,
+    leaf_key: str = "",
 ) -> list[Route]:
     """Every route, described at ``/openapi.json``."""
     operators = OperatorRoutes(coordinator, limits, version, telemetry)
@@ -20,6 +28,7 @@ def all_routes(
         *DeviceRoutes(selector, limits).routes(),
         *JobRoutes(coordinator, limits).routes(),
         *BlobRoutes(coordinator, limits).routes(),
+        *LeafRoutes(Leaves(coordinator), limits.blob_bytes, leaf_key).routes(),
         *operators.routes(),
     ]
     operators.describe(routes)

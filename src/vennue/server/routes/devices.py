@@ -24,12 +24,14 @@ from vennue.protocol import (
     Task,
 )
 from vennue.server.config import Limits
-from vennue.server.http import Answer, Request, decode, json_answer
+from vennue.server.http import Answer, Request, bearer, decode, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
 from vennue.updates.blobs import check_digest
 
 MAX_METRICS: Final = 64
+
+_SHOWN: Final = "the token that came with the task"
 
 _ASSIGNMENT: Final = Parameter(
     name="id", where="path", required=True, schema={"type": "string", "minLength": 1}, text="The assignment."
@@ -66,20 +68,20 @@ class DeviceRoutes:
             Route(
                 method="POST", path="/v1/assignments/{id}/accept", handler=self.accept, name="acceptTask", tag="device",
                 text="The device meets the private requirement and takes the task; its lease now covers the work.",
-                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                parameters=(_ASSIGNMENT,), secured="task", problems=(404, 409),
                 replies=(Reply(status=200, text="The task, with its new lease.", body=Task),),
             ),
             Route(
                 method="POST", path="/v1/assignments/{id}/decline", handler=self.decline, name="declineTask",
                 tag="device", text="The device does not take the task: its next one, or when to come back.",
-                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                parameters=(_ASSIGNMENT,), secured="task", problems=(404, 409),
                 body=DeclineRequest, body_required=False,
                 replies=(Reply(status=200, text="Another task, or when to come back.", body=CheckInAnswer),),
             ),
             Route(
                 method="POST", path="/v1/assignments/{id}/abort", handler=self.abort, name="abortTask", tag="device",
                 text="The device gives up a task that it had taken; its slot is free again.",
-                parameters=(_ASSIGNMENT,), secured=True, problems=(404, 409),
+                parameters=(_ASSIGNMENT,), secured="task", problems=(404, 409),
                 body=DeclineRequest, body_required=False,
                 replies=(Reply(status=204, text="The slot is free."),),
             ),
@@ -108,7 +110,7 @@ class DeviceRoutes:
                         text="The SHA-256 that the body must have (RFC 9530), as in `sha-256=:BASE64:`.",
                     ),
                 ),
-                secured=True, problems=(404, 409), body=BINARY,
+                secured="task", problems=(404, 409), body=BINARY,
                 replies=(Reply(status=200, text="The update counts.", body=ReportReceipt),),
             ),
         ]  # fmt: skip
@@ -123,14 +125,14 @@ class DeviceRoutes:
 
     async def accept(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/accept``."""
-        task, pending = self._selector.accept(AssignmentId(request.params["id"]), _token(request))
+        task, pending = self._selector.accept(AssignmentId(request.params["id"]), bearer(request, _SHOWN))
         if pending is not None:
             await pending
         return json_answer(task)
 
     async def decline(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/decline``."""
-        token = _token(request)
+        token = bearer(request, _SHOWN)
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
         answer, pending = self._selector.decline(AssignmentId(request.params["id"]), token, message)
         if pending is not None:
@@ -139,14 +141,14 @@ class DeviceRoutes:
 
     async def abort(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/abort``."""
-        token = _token(request)
+        token = bearer(request, _SHOWN)
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
         self._selector.abort(AssignmentId(request.params["id"]), token, message)
         return Answer(status=204)
 
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
-        token = _token(request)
+        token = bearer(request, _SHOWN)
         weight = _examples(request.header(EXAMPLES_HEADER))
         metrics = self._metrics(request.header(METRICS_HEADER))
         receipt = await self._selector.report(
@@ -172,19 +174,6 @@ class DeviceRoutes:
         if len(metrics) > MAX_METRICS:
             raise InvalidInput("too many metrics", field=METRICS_HEADER, value=len(metrics), limit=MAX_METRICS)
         return metrics
-
-
-def _token(request: Request) -> str:
-    scheme, _, token = (request.header("authorization") or "").partition(" ")
-    if scheme.lower() != "bearer" or not token:
-        raise RequestError(
-            "the task's token is missing",
-            status=401,
-            headers=(("www-authenticate", "Bearer"),),
-            field="Authorization",
-            fix="send the token that came with the task, as: Authorization: Bearer TOKEN",
-        )
-    return token.strip()
 
 
 def _model(header: str | None) -> Digest | None:
