@@ -20,7 +20,7 @@ import httpx
 import msgspec
 
 from vennue import protocol
-from vennue.core.errors import Conflict, InvalidInput, JobEnded, NotFound, Unavailable, VennueError
+from vennue.core.errors import Conflict, InvalidInput, JobEnded, NotFound, Overloaded, Unavailable, VennueError
 from vennue.core.ids import Digest, JobId
 from vennue.core.job import After, JobSpec, Setting
 from vennue.sdk import models
@@ -163,7 +163,7 @@ class _Driver:
         """The end of a `with` block."""
         if error is None:
             await self.complete()
-        elif self._view is not None and not isinstance(error, Unavailable | JobEnded):
+        elif self._view is not None and not isinstance(error, Unavailable | Overloaded | JobEnded):
             try:
                 await self.cancel(f"{type(error).__name__}: {error}"[:200], _FAREWELL)
             except VennueError as failure:
@@ -275,7 +275,7 @@ class Job(_JobBase):
     """A job, submitted to a server when its ``with`` block begins, or with the first call that needs it.
 
     A ``with`` block completes the job when it ends well. An exception in it cancels the job with that reason, and goes
-    on; except that `Unavailable`, and the end of this process, leave the job as it is, to be gone on with.
+    on; except that `Unavailable`, `Overloaded` and the end of this process leave the job as it is, to be gone on with.
 
     Args:
         server: its address, as in ``"http://127.0.0.1:8765"``. By default that of the environment variable

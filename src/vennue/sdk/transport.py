@@ -339,8 +339,9 @@ class Wire:
             failures += 1
             wait_s = retry.wait_s(failures, self.rng, at_least_s)
             if failures >= limit or not retry.allows(failures, now - began + wait_s):
-                error.add_note(f"{what} failed {failures} times within {now - began:.1f} s")
-                raise error
+                given_up = _given_up(error)
+                given_up.add_note(f"{what} failed {failures} times within {now - began:.1f} s")
+                raise given_up
             level = logging.INFO if failures <= _QUIET_FAILURES else logging.WARNING
             log.log(level, "%s failed, trying again in %.1f s: %s", what, wait_s, error.message)
             await self.transport.sleep(wait_s)
@@ -354,6 +355,15 @@ class _TryAgain(Exception):
         self.error = error
         self.after_s = after_s
         self.attempts = attempts
+
+
+def _given_up(error: VennueError) -> VennueError:
+    """What is told of a failure that did not pass: whatever its cause, it is the server's, and not the caller's."""
+    if isinstance(error, Unavailable | errors.Overloaded):
+        return error
+    unavailable = Unavailable(f"the server still fails: {error.message}", field="server", fix=error.fix)
+    unavailable.__cause__ = error
+    return unavailable
 
 
 def _check(response: httpx.Response) -> None:

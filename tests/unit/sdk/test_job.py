@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, answer, job_view, model, problem, round_view
-from vennue.core.errors import Conflict, InvalidInput, InvalidModel, JobEnded, NotFound, Unavailable
+from vennue.core.errors import Conflict, InvalidInput, InvalidModel, JobEnded, NotFound, Overloaded, Unavailable
 from vennue.core.job import JobSpec
 from vennue.sdk import AsyncJob, Job, Retry
 from vennue.sdk.job import SpecFields
@@ -314,10 +314,15 @@ def test_an_exception_that_cannot_cancel_the_job_still_reaches_the_caller(job, s
     assert "could not be cancelled" in caplog.text
 
 
-def test_an_unreachable_server_leaves_the_job_to_be_gone_on_with(server, time):
-    server.on(OPEN, httpx.ConnectError("refused"))
+@pytest.mark.parametrize(
+    "failure",
+    [httpx.ConnectError("refused"), problem(503, "storage"), problem(503, "overloaded", retry_after_s=1.0)],
+    ids=["unreachable", "its disk is full", "overloaded"],
+)
+def test_a_server_that_cannot_answer_leaves_the_job_to_be_gone_on_with(server, time, failure):
+    server.on(OPEN, failure)
     job = Job(SERVER, name="k", demand=2, transport=server, timing=time.timing, retry=Retry(attempts=2))
-    with pytest.raises(Unavailable), job:
+    with pytest.raises((Unavailable, Overloaded)), job:
         next(job.rounds()).run(model(1, 2))
     assert CANCEL not in server.calls
 

@@ -135,6 +135,14 @@ def test_an_overload_that_lasts_is_reported_with_the_wait(server, time):
     assert len(server.calls) == 1
 
 
+def test_a_failure_of_the_server_that_lasts_is_its_unavailability(server, time):
+    server.on("GET /healthz", problem(503, "storage", "the disk is full", fix="free space"))
+    with pytest.raises(errors.Unavailable, match="the server still fails: the disk is full") as caught:
+        ask(server, time, Retry(attempts=4))
+    assert isinstance(caught.value.__cause__, errors.StorageError)
+    assert caught.value.fix == "free space"
+
+
 def test_the_first_failures_are_quiet_and_later_ones_are_warnings(server, time, caplog):
     caplog.set_level(logging.INFO, "vennue.sdk")
     server.on("GET /healthz", *[httpx.ConnectError("refused")] * 3, HEALTH)
