@@ -104,7 +104,8 @@ class Coordinator:
         quotas: of tenants, by name; ``"*"`` for those not named.
         batch_window_s: how long check-ins may wait to be bound together; 0 binds each at once.
         max_waiters: long polls at once.
-        clock: pool time; by default the wall's at the start plus monotonic time since.
+        make_clock: makes pool time, given the latest that is on record; by default the wall's at the start plus
+            monotonic time since.
         new_suffix: what tells jobs of one name apart; at random by default.
         validate: check the core's invariants after every event.
     """
@@ -125,7 +126,7 @@ class Coordinator:
         quotas: Mapping[str, Quota] | None = None,
         batch_window_s: float = 0.0,
         max_waiters: int = 10_000,
-        clock: Clock | None = None,
+        make_clock: Callable[[float], Clock] = pool_clock,
         new_suffix: Callable[[], str] | None = None,
         validate: bool = False,
     ) -> None:
@@ -152,7 +153,8 @@ class Coordinator:
         self._stall_grace_s = stall_grace_s
         self._validate = validate
         self._auditor: Auditor | None = None
-        self._clock = clock
+        self._make_clock = make_clock
+        self._clock: Clock | None = None
         self._new_suffix = new_suffix or functools.partial(secrets.token_hex, 3)
         self._started_at = 0.0
         self._note_usage_at = -math.inf
@@ -225,7 +227,7 @@ class Coordinator:
         """Make the pool anew from the ledger; the supply that was observed stays."""
         recovered = await self._ledger.load()
         if self._clock is None:
-            self._clock = pool_clock(recovered.latest)
+            self._clock = self._make_clock(recovered.latest)
         pool = self._make_pool(self._planner, supply=self.pool.supply)
         pool.restore(recovered.jobs, recovered.open_attempts, self.now())
         recall_usage(pool, recovered.notes)
@@ -481,11 +483,12 @@ class Coordinator:
         size_bytes = len(msgspec.json.encode(config))
         if size_bytes > MAX_CONFIG_BYTES:
             raise InvalidInput("too long", field="config", value=size_bytes, limit=MAX_CONFIG_BYTES)
+        await self.data.check_model(model)
+        # Only now, since the round may have committed while the model was looked at.
         if round_number <= job.committed:
             closed = await self.round(id, round_number)
             if closed.model == model:  # a repeat whose first answer was lost
                 return closed
-        await self.data.check_model(model)
         self.apply(OpenRound(id, round_number, model, {**RoundPlan.of(job.spec).strategy.device_config(), **config}))
         return await self.round(job.id, round_number)
 

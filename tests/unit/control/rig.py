@@ -69,7 +69,7 @@ class Rig:
         policy = options.pop("policy", "fifo")
         planner = options.pop("planner", None) or get_policy(policy)
         self.coordinator = Coordinator(
-            self.ledger, self.data, planner, policy=policy, clock=clock, validate=True, **options
+            self.ledger, self.data, planner, policy=policy, make_clock=lambda latest: clock, validate=True, **options
         )
 
     async def __aenter__(self) -> Self:

@@ -457,3 +457,18 @@ async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(
         with pytest.raises(InvariantViolated, match="counted under attempt"):
             rig.check_in("d1")
         del request.live["somebody-else's.1.1.1"]
+
+
+async def test_opening_a_round_again_while_it_commits_answers_with_the_commit(rig, monkeypatch):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    task, check_model = rig.task("d1"), rig.data.check_model
+
+    async def slow(model: Digest) -> None:
+        await rig.report(task)
+        await rig.coordinator.round(job, 1, wait_s=20)
+        await check_model(model)
+
+    monkeypatch.setattr(rig.data, "check_model", slow)
+    again = await rig.coordinator.open_round(job, 1, rig.model(), {})
+    assert (again.state, again.attempt) == ("committed", 1)
