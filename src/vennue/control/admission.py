@@ -37,11 +37,10 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def outlook(pool: Pool, spec: JobSpec, requirement: Requirement, now: float) -> Outlook:
     """The job's outlook in the pool as it is."""
     limit_s = spec.round_limit_s if spec.deadline_s is None else spec.deadline_s
-    rate_per_s = pool.supply.rate(requirement, now)
+    eligible, rate_per_s = pool.supply.eligible(requirement, now)
     shared = 0
-    for profile in pool.supply.profiles(now):
-        if requirement.matches(profile):
-            shared |= pool.registry.signature(profile)
+    for profile in eligible:
+        shared |= pool.registry.signature(profile)
     return Outlook(
         least=spec.goal,
         limit_s=limit_s,

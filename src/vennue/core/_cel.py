@@ -8,8 +8,9 @@ Requirements are a subset of CEL with one kind of number: ``device.ram_gb >= 4``
 ``6`` or ``6.0``. So the text is rewritten before the library sees it: number literals become doubles, and ``size`` is
 converted to one. It is compiled twice, once with a typed variable per attribute to find mistakes, and once with
 ``device`` as a map, where absent attributes are errors and ``has`` works. No expression can stall the caller: length,
-tokens, nesting, regular expressions and macros are bounded here, iterations by the library. The most costly ones found
-take 2 ms.
+tokens, nesting, regular expressions and macros are bounded here, iterations by the library. Inside a macro, where all
+is done once for each of up to 64 items, nothing is put together, and attributes and functions are few: without these
+two bounds, single expressions took 20 and 100 ms. The most costly ones found since take 2 ms.
 """
 
 import math
@@ -29,6 +30,8 @@ MAX_DEPTH = 32
 """Of brackets and operators; the library's own bound."""
 MAX_PATTERN_CHARS = 128
 MAX_PATTERNS = 4
+MAX_IN_MACROS = 8
+"""Attributes and functions that may be used inside of macros: each is read, searched or called once for each item."""
 
 TYPES: Mapping[str, Any] = {
     "number": cel.Type.DOUBLE,
@@ -139,6 +142,7 @@ class _Reader:
         self._brackets: list[_Bracket] = []
         self._start = 0
         self._patterns = 0
+        self._in_macros = 0
         # Neighbours are looked at freely: blanks on both ends stand for "nothing there".
         blank = _Token("end", "", len(source))
         self._tokens = [blank, blank, *(self._read_tokens() or [_Token("name", "true", 0)]), *[blank] * 5]
@@ -159,6 +163,8 @@ class _Reader:
                 self._open_bracket(i)
             elif token.text in (")", "]"):
                 self._close_bracket(i, piece)
+            elif token.text == "+" and self._is_in_macro():
+                raise self._error(token.at, "`+` cannot stand inside a macro", "compare the parts one by one")
         if self._brackets:
             raise self._error(self._brackets[-1].at, "this bracket is never closed")
         self._check_types()
@@ -217,6 +223,15 @@ class _Reader:
         elif name not in (*_LITERALS, "in") and not (name == "size" and after == "(") and not self._is_bound(name):
             raise self._error(self._tokens[i].at, *self._unexpected(name, is_call=after == "("))
 
+    def _is_in_macro(self) -> bool:
+        return any(bracket.variable for bracket in self._brackets)
+
+    def _count_in_macro(self, at: int) -> None:
+        """Bound what is done for each item, when an attribute or a function is used at ``at``."""
+        self._in_macros += self._is_in_macro()
+        if self._in_macros > MAX_IN_MACROS:
+            raise self._error(at, f"macros can use attributes and functions {MAX_IN_MACROS} times in all", "use fewer")
+
     def _is_bound(self, name: str) -> bool:
         """Whether a macro around here binds the name."""
         return any(bracket.variable == name for bracket in self._brackets)
@@ -237,6 +252,7 @@ class _Reader:
             self._check_pattern(i)
 
     def _attribute(self, name: str, at: int) -> None:
+        self._count_in_macro(at)
         if name not in self._kinds and not self._is_open:
             near = get_close_matches(name, self._kinds, 1)
             known = ", ".join(sorted(self._kinds))
@@ -253,8 +269,10 @@ class _Reader:
             self._start = len(self._pieces) - 1
         call = before.text if before.kind == "name" and before.ends_value and token.text == "(" else ""
         variable = ""
+        if call in _METHODS:
+            self._count_in_macro(before.at)
         if call in _MACROS:
-            if any(bracket.variable for bracket in self._brackets):
+            if self._is_in_macro():
                 raise self._error(before.at, f"`{call}` cannot stand inside another macro")
             declared = self._tokens[i + 1]
             if declared.kind != "name" or declared.text in (*_LITERALS, "in", "device", "has", "size"):
@@ -286,7 +304,7 @@ class _Reader:
         self._patterns += 1
         if pattern.kind != "string" or close.text != ")":
             raise self._error(bracket.at, "`matches` takes one quoted regular expression")
-        if any(around.variable for around in self._brackets):
+        if self._is_in_macro():
             raise self._error(self._tokens[i].at, "`matches` cannot stand inside a macro", "use startsWith or contains")
         if self._patterns > MAX_PATTERNS:
             raise self._error(pattern.at, f"a requirement has at most {MAX_PATTERNS} regular expressions")

@@ -105,6 +105,11 @@ class Supply:
         """
         return self._count(requirement, now, self._buckets) / self._span_s(now, self._buckets)
 
+    def eligible(self, requirement: Requirement, now: float) -> tuple[list[Profile], float]:
+        """The profiles seen in the window that meet the requirement, and their `rate`, for the price of the rate."""
+        counts = {profile: n for profile, n in self.profiles(now).items() if requirement.matches(profile)}
+        return list(counts), sum(counts.values()) / self._span_s(now, self._buckets)
+
     def recent_rate(self, requirement: Requirement, now: float, span_s: float = 900.0) -> float:
         """`rate`, but over the last ``span_s`` seconds, rounded up to whole buckets besides the open one."""
         buckets = min(math.ceil(span_s / self.bucket_s) + 1, self._buckets)

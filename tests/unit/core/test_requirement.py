@@ -210,6 +210,13 @@ def test_a_mistake_is_explained_where_it_was_made(text, said):
         (f'device.os.matches("{"a?" * 100}")', "at most 128 characters"),
         ('device.os.matches("(")', "invalid regular expression: missing )"),
         ('device.data.exists(d, d.matches("a"))', "`matches` cannot stand inside a macro"),
+        ('device.data.all(x, x + x != "a")', "`+` cannot stand inside a macro, at position 22"),
+        (
+            f"device.data.all(x, {' && '.join(['x in device.data'] * 9)})",
+            "macros can use attributes and functions 8 times",
+        ),
+        (" && ".join(['device.data.all(x, !x.contains("a"))'] * 9), "macros can use attributes and functions 8 times"),
+        (f"device.data.all(x, {' && '.join(['size(x) > 1'] * 9)})", "macros can use attributes and functions 8 times"),
         ("device.os.matches(device.model)", "`matches` takes one quoted regular expression"),
         (" || ".join(['device.os.matches("a")'] * 5), "at most 4 regular expressions"),
     ],

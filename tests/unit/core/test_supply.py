@@ -52,6 +52,7 @@ def test_the_rate_of_a_requirement_never_registered_is_known_at_once():
 
     assert supply.rate(ANY, 7200.0) == pytest.approx((1800 + 900) / 7200)
     assert supply.rate(BIG, 7200.0) == pytest.approx(900 / 7200)
+    assert supply.eligible(BIG, 7200.0) == ([phone(8)], supply.rate(BIG, 7200.0))
 
 
 def test_after_five_minutes_the_rate_is_over_five_minutes():
