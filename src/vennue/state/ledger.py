@@ -204,9 +204,9 @@ class SqlLedger:
                 )
             ]
         return Recovered(
-            jobs=[msgspec.json.decode(row, type=JobRecord) for row in job_rows],
-            open_attempts=[msgspec.json.decode(row, type=AttemptRecord) for row in open_rows],
-            keys=[msgspec.json.decode(row, type=KeyRecord) for row in key_rows],
+            jobs=[_record(row, JobRecord) for row in job_rows],
+            open_attempts=[_record(row, AttemptRecord) for row in open_rows],
+            keys=[_record(row, KeyRecord) for row in key_rows],
             notes={str(row.key).removeprefix(_NOTE): str(row.value) for row in note_rows},
             latest=max((time for time in latest if time is not None), default=0.0),
         )
@@ -230,7 +230,7 @@ class SqlLedger:
     async def _first(self, query: sa.Select[Any], kind: type[Record]) -> Record | None:
         async with self._transaction("read the ledger") as connection:
             record: str | None = await connection.scalar(query)
-        return None if record is None else msgspec.json.decode(record, type=kind)
+        return None if record is None else _record(record, kind)
 
     async def _upsert(self, connection: AsyncConnection, table: sa.Table, records: Iterable[msgspec.Struct]) -> None:
         rows = [_row(record, table) for record in records]
@@ -254,6 +254,19 @@ def _row(record: msgspec.Struct, table: sa.Table) -> dict[str, Any]:
     """The columns that the table searches by, and the whole record as JSON."""
     columns = {column.name: getattr(record, column.name) for column in table.c if column.name != "record"}
     return columns | {"record": msgspec.json.encode(record).decode()}
+
+
+def _record(row: str, kind: type[Record]) -> Record:
+    """The record that a row holds, which another program may have changed."""
+    try:
+        return msgspec.json.decode(row, type=kind)
+    except msgspec.DecodeError as error:
+        raise StorageError(
+            f"cannot read the ledger: it holds a {kind.__name__} that makes no sense: {error}",
+            field="ledger",
+            value=row[:200],
+            fix=_FIXES[sqlite3.SQLITE_CORRUPT],
+        ) from error
 
 
 def _tune_sqlite(engine: AsyncEngine) -> None:

@@ -45,6 +45,23 @@ async def test_a_newer_schema_is_refused_by_both_versions_and_the_fix_and_left_a
     database.close()
 
 
+@pytest.mark.parametrize("record", ["{not JSON", '{"id": "j"}'], ids=["no JSON", "a field is missing"])
+async def test_a_row_that_makes_no_sense_is_told_with_the_fix(tmp_path, record):
+    path = tmp_path / "ledger.sqlite"
+    await opened(path)
+    database = sqlite3.connect(path)
+    database.execute("INSERT INTO jobs VALUES ('j', 1, 'active', 1.0, NULL, ?)", (record,))
+    database.commit()
+    database.close()
+    ledger = SqlLedger.at(path)
+    await ledger.open()
+    with pytest.raises(StorageError, match="a JobRecord that makes no sense") as caught:
+        await ledger.load()
+    await ledger.close()
+    assert caught.value.value == record
+    assert "backup" in str(caught.value.fix)
+
+
 def test_an_older_schema_runs_only_the_migrations_it_has_not_seen():
     ran = []
     engine = sa.create_engine("sqlite://")
