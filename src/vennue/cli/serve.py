@@ -20,6 +20,7 @@ def serve(
     policy: str | None = None,
     parameter: Annotated[list[str] | None, Parameter(name=("--set", "-s"))] = None,
     seed: int | None = None,
+    record: Path | None = None,
     json: bool = False,
 ) -> int:
     """Run a server until Ctrl-C or SIGTERM.
@@ -31,12 +32,20 @@ def serve(
         policy: How devices are shared. [default: venn-sched]
         parameter: A parameter of the policy, NAME=VALUE; may be repeated.
         seed: Of the lottery that random-order uses. [default: 0]
+        record: Record check-ins in this folder, for `vennue simulate --replay`: kinds of devices and times, no device.
         json: When ready, print one JSON document with the address.
     """
     from vennue.server.run import run
 
     config = ServerConfig.from_environment(
-        os.environ, host=host, port=port, data_dir=data_dir, policy=policy, parameters=_parameters(parameter), seed=seed
+        os.environ,
+        host=host,
+        port=port,
+        data_dir=data_dir,
+        policy=policy,
+        parameters=_parameters(parameter),
+        seed=seed,
+        record_dir=record,
     )
 
     def ready(url: str) -> None:

@@ -42,6 +42,7 @@ def simulate(
     trace: str = "paper",
     devices: str | None = None,
     capacity: str | None = None,
+    replay: Path | None = None,
     scale: float = 1.0,
     jobs: Annotated[int | None, Parameter(name=("--jobs", "-j"))] = None,
     ray: bool = False,
@@ -66,6 +67,8 @@ def simulate(
         trace: When devices check in: a file, or paper, phones, synth, synth:DEVICES or synth:DEVICESxDAYS.
         devices: What they are: a table of devices or an eligibility list. [default: the shipped phone models]
         capacity: How fast they are: fedscale, paper, first-199, model, or a file. [default: that of the trace]
+        replay: A file or folder that `vennue serve --record` wrote, instead of --trace and --devices. Each check-in in
+            it stands for a device that does one task.
         scale: Divide the jobs' rounds and arrival times by this; demand keeps its ratio to supply.
         jobs: Processes to run in. [default: one per core]
         ray: Run on a Ray cluster instead: the one that RAY_ADDRESS names, or this machine.
@@ -82,6 +85,10 @@ def simulate(
         raise InvalidInput(f"must be at least 1, got {jobs}", field="jobs", value=jobs, limit=1, fix="give more")
     if not 0 < scale < float("inf"):
         raise InvalidInput(f"must be above 0, got {scale:g}", field="scale", value=scale, limit=0, fix="give more")
+    assumed = settings(option or [])
+    if replay is not None:
+        trace = devices = str(replay)
+        assumed = {"poll_interval_s": 0.0, "tasks_per_session": 1, "anonymous_sessions": True} | assumed
     experiment = Experiment(
         workload=load(workload) if scale == 1 else load(workload).scaled(scale),
         policies=tuple(PolicyChoice.parse(text) for text in policy.split(",") if text.strip()),
@@ -89,7 +96,7 @@ def simulate(
         trace=trace,
         devices=devices,
         capacity=capacity,
-        options=options(preset, **settings(option or [])),
+        options=options(preset, **assumed),
         engine="reference" if validate and engine == "auto" else engine,
         validate=validate,
     )

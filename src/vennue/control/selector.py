@@ -12,6 +12,7 @@ from typing import Final
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.pacing import Pace, Pacing, Want
+from vennue.control.recorder import Recorder
 from vennue.control.tokens import Tokens
 from vennue.core.batch import Collected
 from vennue.core.binding import Assignment, Outcome
@@ -49,14 +50,18 @@ class Selector:
         coordinator: started.
         pacing: when devices that found no task come back.
         rng: of the draws for random plans and of the spread of ``retry_after_s``.
+        recorder: records check-ins, where they are to be.
     """
 
-    def __init__(self, coordinator: Coordinator, pacing: Pacing, rng: random.Random) -> None:
+    def __init__(
+        self, coordinator: Coordinator, pacing: Pacing, rng: random.Random, *, recorder: Recorder | None = None
+    ) -> None:
         self._coordinator = coordinator
         self._tokens = Tokens(coordinator.secret)
         self.pace = Pace(pacing)
         """When devices without a task come back."""
         self._rng = rng
+        self._recorder = recorder
         self._hint_until = -float("inf")
         self._active_bits = 0
         self._short_bits = 0
@@ -93,6 +98,8 @@ class Selector:
                 declined=frozenset(map(JobId, request.declined)) if request.declined else None,
             )
         )
+        if self._recorder is not None:
+            self._recorder.note(profile, device, coordinator.pool.now)
         if waits is not None:
             if isinstance(assignment, Collected):
                 return None, self._gathered(waits, profile)

@@ -105,6 +105,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     limits: Limits = Limits()
     drain_s: float = 10.0
     """At a stop, how long requests and commits in flight may take."""
+    record_dir: Path | None = None
+    """Where to record check-ins for replays: kinds of devices and times, no device. By default nowhere."""
     durable_blobs: bool = True
     """Whether models and aggregates survive a power loss, and not only a crash of the process."""
     validate: bool = False

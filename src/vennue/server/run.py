@@ -24,6 +24,7 @@ from granian.server.embed import Server
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
+from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
 from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
 from vennue.core.requirement import DEFAULT_SCHEMA
@@ -39,6 +40,8 @@ log = logging.getLogger("vennue.server")
 BACKLOG: Final = 1024
 SPARE_FILES: Final = 256
 """Open files for all else but connections."""
+RECORD_FILES: Final = 16
+RECORD_FLUSH_S: Final = 1.0
 POLL_S: Final = 0.02
 """How often a stop looks whether the last requests are answered."""
 
@@ -82,7 +85,13 @@ async def serve(
             validate=config.validate,
         )
         await stack.enter_async_context(_started(coordinator, config.drain_s))
-        selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)))
+        recorder = None
+        if config.record_dir is not None:
+            recorder = Recorder(
+                config.record_dir, max_file_bytes=config.limits.record_bytes // RECORD_FILES, max_files=RECORD_FILES
+            )
+            await stack.enter_async_context(_recording(recorder))
+        selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)), recorder=recorder)
         app = App(coordinator, selector, config.limits, version("vennue"))
         url = _url(listener)
         serving = await stack.enter_async_context(_answering(app, coordinator, listener, config))
@@ -165,6 +174,22 @@ async def _started(coordinator: Coordinator, drain_s: float) -> AsyncIterator[No
         yield
     finally:
         await coordinator.stop(drain_s)
+
+
+@asynccontextmanager
+async def _recording(recorder: Recorder) -> AsyncIterator[None]:
+    async def run() -> None:
+        while True:
+            await asyncio.sleep(RECORD_FLUSH_S)
+            await asyncio.to_thread(recorder.write, recorder.take())
+
+    flushing = asyncio.get_running_loop().create_task(run(), name="recorder")
+    try:
+        yield
+    finally:
+        flushing.cancel()
+        await asyncio.wait((flushing,))
+        await asyncio.to_thread(recorder.close)
 
 
 @asynccontextmanager

@@ -64,7 +64,7 @@ class Regions(NamedTuple):
 class DeviceTable:
     """Kinds of devices: a row per kind, a column per public attribute.
 
-    Columns hold numbers, truth values or text, and None where a device lacks the attribute.
+    Columns hold numbers, truth values, text or lists of text, and None where a device lacks the attribute.
 
     Raises:
         InvalidInput: no row, columns of different lengths, or what a device could not send as an attribute.
@@ -295,7 +295,13 @@ def rows_with(table: DeviceTable, signatures: Sequence[int]) -> IntArray:
 def _attribute(name: str, column: Sequence[object]) -> Attribute:
     """What a column holds, by its first value; as the pool defines it where it knows the name."""
     sample = next((value for value in column if value is not None), None)
-    kind: Kind = "bool" if isinstance(sample, bool) else "string" if isinstance(sample, str) else "number"
+    kind: Kind = "number"
+    if isinstance(sample, bool):
+        kind = "bool"
+    elif isinstance(sample, str):
+        kind = "string"
+    elif isinstance(sample, list | tuple):
+        kind = "strings"
     known = DEFAULT_SCHEMA.get(name)
     return known if known is not None and known.kind == kind else Attribute(kind)
 

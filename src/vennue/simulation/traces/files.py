@@ -20,6 +20,7 @@ from vennue.simulation.traces.columns import Progress, Table, is_table, read_hea
 from vennue.simulation.traces.devices import Capacity, DevicePopulation, DeviceTable, phone_population
 from vennue.simulation.traces.model import DAY_S, CheckIns, IntArray, Trace
 from vennue.simulation.traces.paper import PaperCheckIns
+from vennue.simulation.traces.recorded import is_recording, read_recording_of
 from vennue.simulation.traces.synth import synthesise
 
 SESSION_COLUMNS = ("device", "start_s", "end_s")
@@ -114,7 +115,8 @@ def open_check_ins(spec: str, *, seed: int = 0, progress: Progress | None = None
     """The check-ins that a user names.
 
     ``paper`` is the calibrated stream, ``phones`` the shipped sessions, ``synth`` (or ``synth:DEVICES`` or
-    ``synth:DEVICESxDAYS``) a synthetic trace, and anything else a file of ours, the authors' CSV or a FedScale pickle.
+    ``synth:DEVICESxDAYS``) a synthetic trace, and anything else a file of ours, the authors' CSV, a FedScale pickle, or
+    what a server recorded.
 
     Raises:
         InvalidInput: neither a name nor a readable file.
@@ -134,14 +136,15 @@ def open_check_ins(spec: str, *, seed: int = 0, progress: Progress | None = None
             f"{spec!r} is neither a file nor one of {', '.join(TRACES)}", field="trace", value=spec, limit=TRACES,
             fix=f"did you mean {near[0]!r}?" if near else "check the file's name",
         )  # fmt: skip
-    return read_trace(path, progress=progress)
+    return read_recording_of(path).check_ins() if is_recording(path) else read_trace(path, progress=progress)
 
 
 def open_population(devices: str | None = None, capacity: str | None = None, *, seed: int = 0) -> DevicePopulation:
     """The devices that a user names.
 
     Args:
-        devices: a table of devices, or the authors' eligibility list; the shipped phone models by default.
+        devices: a table of devices, the authors' eligibility list, or what a server recorded; the shipped phone models
+            by default.
         capacity: ``fedscale``, ``paper``, ``first-199``, ``model``, or a file of capacities; by default those in the
             table of devices, else ``fedscale``.
         seed: of what is left to chance.
@@ -153,6 +156,8 @@ def open_population(devices: str | None = None, capacity: str | None = None, *, 
     if devices is None:
         return phone_population(speeds, seed=seed)
     path = Path(devices)
+    if is_recording(path):
+        return read_recording_of(path).population(speeds, seed=seed)
     if not is_table(path):
         table, rows = foreign.eligibility(path, foreign.load_plain(path))
         return DevicePopulation(table, speeds or Capacity.fedscale(), listed_rows=rows, seed=seed)
