@@ -1,14 +1,16 @@
 """Requests that no honest client makes, over real HTTP: each is refused with a reason, and never by a failure."""
 
 import hashlib
+import socket
 import struct
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.e2e.server_process import ServerProcess, model
+from tests.e2e.server_process import ServerProcess, model, raw_request
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,13 @@ def put(client: httpx.Client, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
     assert client.put(f"/v1/blobs/{digest}", content=data).status_code in {200, 201}
     return digest
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask until it is so; the limit is for failures, and below that of a long poll."""
+    give_up_at = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < give_up_at
 
 
 def report(client: httpx.Client, task: dict[str, Any], data: bytes, *headers: tuple[bytes, bytes]) -> httpx.Response:
@@ -100,3 +109,17 @@ def test_a_client_is_told_that_its_connection_closes_before_it_sends_more(client
     for _ in range(10):  # on one connection, if it stays open
         answer = client.put(f"/v1/assignments/{job}.1.1.1/report", content=body, headers={"authorization": "Bearer x"})
         assert (answer.status_code, answer.headers["connection"]) == (403, "close")
+
+
+def test_a_long_poll_ends_with_its_client(client, job):
+    def waiters() -> int:
+        lines = client.get("/metrics").text.splitlines()
+        return next(int(float(line.split()[1])) for line in lines if line.startswith("vennue_waiters "))
+
+    polls = [socket.create_connection((client.base_url.host, client.base_url.port), timeout=30) for _ in range(20)]
+    for poll in polls:
+        poll.sendall(raw_request("GET", f"/v1/jobs/{job}/rounds/1?wait=60"))
+    until(lambda: waiters() == len(polls))
+    for poll in polls:
+        poll.close()
+    until(lambda: waiters() == 0)

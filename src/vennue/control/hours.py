@@ -31,7 +31,7 @@ def hours_of(supply: Supply, now: float) -> Hours:
     snapshot = supply.snapshot(now)
     bucket_s = float(snapshot["bucket_s"])
     attributes = list(snapshot["profiles"])
-    by_bucket = np.frombuffer(snapshot["counts"], "<f8").reshape(-1, len(attributes))
+    by_bucket = np.frombuffer(snapshot["counts"], "<f8").reshape(snapshot["buckets"], len(attributes))
     ages = np.arange(len(by_bucket) - 1, -1, -1)  # in buckets: the open one is the last
     ends_s = np.maximum(ages * bucket_s - (bucket_s - snapshot["bucket_age_s"]), 0.0)  # seconds ago
     begins_s = np.minimum(ages * bucket_s + snapshot["bucket_age_s"], snapshot["observed_s"])

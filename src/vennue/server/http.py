@@ -8,7 +8,7 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import parse_qs
@@ -20,6 +20,7 @@ from vennue.server.problems import RequestError
 
 Headers = list[tuple[str, str]]
 Message = TypeVar("Message")
+T = TypeVar("T")
 
 
 class Scope(Protocol):
@@ -37,6 +38,8 @@ class Transport(Protocol):
     async def __call__(self) -> bytes: ...
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def client_disconnect(self) -> None: ...
 
     def response_empty(self, status: int, headers: Headers) -> None: ...
 
@@ -261,6 +264,23 @@ class Request:
         if expected is not None and received != expected:
             raise _cut_off(received, expected)
         self._is_read = True
+
+    async def while_connected(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of work that waits for news, which is given up when nobody is there any more to be told.
+
+        Raises:
+            RequestError: (408) the client has gone.
+        """
+        working = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._transport.client_disconnect())
+        try:
+            await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
+            raise RequestError("the client has gone", status=408)
+        finally:
+            gone.cancel()
+            working.cancel()
 
     async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int, *, optional: bool = False) -> Message:
         """The body as a message. If it is ``optional``, an empty one counts as ``{}``."""

@@ -35,6 +35,12 @@ def test_supply_is_told_for_the_day_for_now_and_by_the_hour(world):
     assert told.supply_by_hour_per_s[23] == pytest.approx(0.1)
 
 
+def test_a_pool_in_which_nobody_has_checked_in_yet_can_be_explained():
+    world = Explained()
+    told = world.explain(world.job("a", requirement=BIG))
+    assert (told.supply_per_s, set(told.supply_by_hour_per_s[:23]), told.regions) == (0.0, {None}, [])
+
+
 def test_each_region_tells_the_job_s_place_and_what_is_ahead(world):
     first, second = world.job("first", demand=30), world.job("second", demand=5, requirement=BIG)
     world.open(first)

@@ -158,8 +158,8 @@ class JobRoutes:
         number = int(text) if text.isdecimal() and len(text) <= 10 else 0
         _check_round(number, text)
         wait_s = request.number("wait", 0.0, least=0.0, most=MAX_ROUND)
-        view = await self._coordinator.round(JobId(request.params["id"]), number, min(wait_s, self._limits.wait_s))
-        return json_answer(view)
+        waiting = self._coordinator.round(JobId(request.params["id"]), number, min(wait_s, self._limits.wait_s))
+        return json_answer(await (request.while_connected(waiting) if wait_s else waiting))
 
 
 def _check_round(number: int, text: str) -> None:
