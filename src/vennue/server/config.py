@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Long polls at once; more are told to come back."""
     connections: int = 16_384
     """Connections at once; more wait in the kernel's queue."""
-    lag_s: float = 0.5
+    lag_s: float = 1.0
     """When the server's event loop comes later than this, check-ins are told to come back, unread."""
     record_bytes: int = GIB
     """The most that recordings of check-ins take; the oldest go first."""
