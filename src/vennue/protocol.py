@@ -412,8 +412,39 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     regions: list[PlanRegionView]
 
 
+class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A region in which a plan serves another request first than the plan before it did."""
+
+    signature: str
+    requirements: list[str]
+    before: AttemptId | None
+    now: AttemptId | None
+
+
+class PlanEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A plan that was made."""
+
+    number: int
+    at: float
+    causes: list[str]
+    """What had happened since the plan before; the first few, when it was much. Empty: that plan had run out."""
+    more_causes: int
+    requests: int
+    """Open requests that needed devices."""
+    failure: str | None
+    """Why the policy failed, if it did: the plan before then stayed in force."""
+    changes: list[PlanChange] | None
+    """None when requirements came or went in between, so that regions are not the same."""
+
+
+class PlanHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /v1/plan/history``, newest first."""
+
+    plans: list[PlanEvent]
+
+
 class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``PUT /v1/policy``: change the policy; no job is lost."""
+    """``PUT /v1/policy``: change the policy, for good; no job is lost."""
 
     policy: str
     parameters: dict[str, bool | int | float | str] = {}

@@ -19,6 +19,7 @@ def serve(
     data_dir: Path | None = None,
     policy: str | None = None,
     parameter: Annotated[list[str] | None, Parameter(name=("--set", "-s"))] = None,
+    policy_file: list[Path] | None = None,
     seed: int | None = None,
     record: Path | None = None,
     json: bool = False,
@@ -31,6 +32,7 @@ def serve(
         data_dir: Where jobs, models and reports are kept. [default: vennue-data]
         policy: How devices are shared. [default: venn-sched]
         parameter: A parameter of the policy, NAME=VALUE; may be repeated.
+        policy_file: A Python file that defines a policy of your own; may be repeated.
         seed: Of the lottery that random-order uses. [default: 0]
         record: Record check-ins in this folder, for `vennue simulate --replay`: kinds of devices and times, no device.
         json: When ready, print one JSON document with the address.
@@ -44,6 +46,7 @@ def serve(
         data_dir=data_dir,
         policy=policy,
         parameters=_parameters(parameter),
+        policy_files=None if policy_file is None else [str(path) for path in policy_file],
         seed=seed,
         record_dir=record,
     )

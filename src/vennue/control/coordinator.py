@@ -31,13 +31,14 @@ from vennue.control.explanation import explanation
 from vennue.control.gathering import Gathering
 from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs, check_managed
-from vennue.control.notes import note_usage, recall_usage
+from vennue.control.notes import PolicyChoice, note_policy, note_usage, recall_policy, recall_usage
 from vennue.control.snapshot import snapshot
 from vennue.control.views import (
     closed_round_view,
     committed_round_view,
     job_view,
     open_round_view,
+    plan_history,
     plan_view,
     pool_view,
 )
@@ -71,7 +72,8 @@ from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.tenant import Quota
-from vennue.protocol import Explanation, JobView, Managed, PlanView, PoolSnapshot, PoolView, RoundView
+from vennue.policies import get_policy
+from vennue.protocol import Explanation, JobView, Managed, PlanHistory, PlanView, PoolSnapshot, PoolView, RoundView
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
 from vennue.updates.plan import RoundPlan
 
@@ -94,7 +96,8 @@ class Coordinator:
     Args:
         ledger: where promises are kept.
         data: where models and reports are.
-        planner: the policy, and ``policy`` its name.
+        planner: the configured policy, and ``policy`` and ``parameters`` what names it. An operator's choice, which the
+            ledger remembers, takes its place.
         schema: the device attributes that requirements may use.
         seed: of the lottery that ``random-order`` uses.
         replan_interval_s: least time between two plans.
@@ -117,6 +120,7 @@ class Coordinator:
         planner: Planner,
         *,
         policy: str,
+        parameters: Mapping[str, Setting] | None = None,
         schema: AttributeSchema = DEFAULT_SCHEMA,
         seed: int = 0,
         replan_interval_s: float = 0.0,
@@ -131,7 +135,8 @@ class Coordinator:
         validate: bool = False,
     ) -> None:
         self.data = data
-        self.policy = policy
+        self._configured = PolicyChoice(policy, dict(parameters or {})), planner
+        self._chosen = self._configured[0]
         self.counters = Counters()
         self.waiters = Waiters(max_waiters)
         self.gathering = Gathering()
@@ -214,6 +219,11 @@ class Coordinator:
         return self._clock()
 
     @property
+    def policy(self) -> str:
+        """The name of the policy in force."""
+        return self._chosen.policy
+
+    @property
     def uptime_s(self) -> float:
         """Seconds since the start."""
         return self.now() - self._started_at
@@ -228,6 +238,7 @@ class Coordinator:
         recovered = await self._ledger.load()
         if self._clock is None:
             self._clock = self._make_clock(recovered.latest)
+        self._recall_policy(recovered.notes)
         pool = self._make_pool(self._planner, supply=self.pool.supply)
         pool.restore(recovered.jobs, recovered.open_attempts, self.now())
         recall_usage(pool, recovered.notes)
@@ -248,6 +259,20 @@ class Coordinator:
         self._arm()
         for id in self.managed.active():
             self._spawn(self.managed.advance(id), f"the next round of {id}")
+
+    def _recall_policy(self, notes: Mapping[str, str]) -> None:
+        """Have the policy in force that the ledger tells of; the configured one if that is gone."""
+        configured, planner = self._configured
+        chosen = recall_policy(configured, notes)
+        if chosen == self._chosen:
+            return
+        if chosen != configured:
+            try:
+                planner = get_policy(chosen.policy, **chosen.parameters)
+            except InvalidInput as error:
+                log.error("the policy chosen last cannot be used, so the configured one is: %s", error)  # noqa: TRY400
+                chosen = configured
+        self._chosen, self._planner = chosen, planner
 
     def _audit(self, pool: Pool, recovered: Recovered) -> Auditor:
         auditor = Auditor(pool, recovered.jobs, recovered.open_attempts)
@@ -584,16 +609,28 @@ class Coordinator:
         await self.settled()
         return snapshot(self.pool, policy=self.policy, planner=self._planner, now=self.now())
 
+    async def plan_history(self) -> PlanHistory:
+        """The latest plans."""
+        await self.settled()
+        return plan_history(self.pool, self.explainer())
+
     async def plan_view(self) -> PlanView:
         """The plan in force."""
         await self.settled()
         return plan_view(self.pool, self.explainer(), policy=self.policy)
 
-    def set_policy(self, policy: str, planner: Planner) -> None:
-        """Change the policy, until the next start; no job is lost."""
-        self.policy = policy
-        self._planner = planner
+    async def set_policy(self, choice: PolicyChoice) -> None:
+        """Change the policy, for this server and those after it; no job is lost.
+
+        Raises:
+            InvalidInput: there is no such policy, it does not import, or a parameter makes no sense.
+        """
+        planner = get_policy(choice.policy, **choice.parameters)
+        self._check_working()
+        self._chosen, self._planner = choice, planner
         self.pool.set_planner(planner)
+        note_policy(choice, self._configured[0], self._journal.batch.notes)
+        await self.settled()
 
     def explainer(self) -> Explainer:
         """Explains jobs as they are now."""

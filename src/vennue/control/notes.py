@@ -5,9 +5,35 @@ from typing import Final
 
 import msgspec
 
+from vennue.core.job import Setting
 from vennue.core.pool import Pool
 
 _USAGE: Final = "usage"
+_POLICY: Final = "policy"
+
+
+class PolicyChoice(msgspec.Struct, frozen=True):
+    """A policy's name and its parameters."""
+
+    policy: str
+    parameters: dict[str, Setting] = {}
+
+
+class _PolicyNote(msgspec.Struct, frozen=True):
+    chosen: PolicyChoice
+    configured: PolicyChoice
+
+
+def note_policy(chosen: PolicyChoice, configured: PolicyChoice, notes: dict[str, str]) -> None:
+    """Note a policy that an operator chose, in the place of the configured one."""
+    notes[_POLICY] = msgspec.json.encode(_PolicyNote(chosen, configured)).decode()
+
+
+def recall_policy(configured: PolicyChoice, notes: Mapping[str, str]) -> PolicyChoice:
+    """The policy that an operator chose last, unless the configuration was changed since then: it is the newer will."""
+    text = notes.get(_POLICY)
+    noted = None if text is None else msgspec.json.decode(text, type=_PolicyNote)
+    return configured if noted is None or noted.configured != configured else noted.chosen
 
 
 def note_usage(pool: Pool, notes: dict[str, str]) -> None:

@@ -5,17 +5,23 @@ Views are values: they are made at one moment and share nothing with the pool.
 
 import math
 from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from vennue.control.explain import Explainer
 from vennue.core.effects import AttemptRecord
 from vennue.core.ids import Signature
 from vennue.core.job import Job, JobSpec
+from vennue.core.plan import Plan
+from vennue.core.planning import PlanRecord
 from vennue.core.pool import Pool
 from vennue.core.requirement import Requirement
 from vennue.core.round import Attempt
 from vennue.protocol import (
     JobView,
     OfferView,
+    PlanChange,
+    PlanEvent,
+    PlanHistory,
     PlanRegionView,
     PlanView,
     PoolView,
@@ -178,6 +184,41 @@ def plan_view(pool: Pool, explainer: Explainer, *, policy: str) -> PlanView:
             )
         )
     return PlanView(policy=policy, plans=pool.plans, regions=regions)
+
+
+def plan_history(pool: Pool, explainer: Explainer) -> PlanHistory:
+    """The latest plans, why they were made, and in which regions with supply they serve another request first."""
+    events: list[PlanEvent] = []
+    before: PlanRecord | None = None
+    for record in pool.planning.history:
+        changes = None
+        if before is not None and before.registry_version == record.registry_version:
+            changes = list(_changes(pool, before.plan, record.plan, explainer.rates))
+        events.append(
+            PlanEvent(
+                number=record.number,
+                at=record.at,
+                causes=[f"{cause.whom} {cause.what}".strip() for cause in record.causes],
+                more_causes=record.more_causes,
+                requests=record.requests,
+                failure=record.failure,
+                changes=changes if record.registry_version == pool.registry.version else None,
+            )
+        )
+        before = record
+    return PlanHistory(plans=events[::-1])
+
+
+def _changes(pool: Pool, before: Plan, now: Plan, regions: Iterable[Signature]) -> Iterator[PlanChange]:
+    for signature in regions:
+        was, is_now = (next(plan.walk(signature), None) for plan in (before, now))
+        if was != is_now:
+            yield PlanChange(
+                signature=f"{signature:x}",
+                requirements=_requirements(pool, signature),
+                before=None if was is None else was.attempt,
+                now=None if is_now is None else is_now.attempt,
+            )
 
 
 def _requirements(pool: Pool, signature: Signature) -> list[str]:

@@ -5,6 +5,6 @@ and `Policy` is what to derive it from.
 """
 
 from vennue.policies.base import Policy, PolicyParameters
-from vennue.policies.registry import available, get_policy, register
+from vennue.policies.registry import available, get_policy, load_policies, register
 
-__all__ = ["Policy", "PolicyParameters", "available", "get_policy", "register"]
+__all__ = ["Policy", "PolicyParameters", "available", "get_policy", "load_policies", "register"]

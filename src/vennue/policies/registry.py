@@ -1,11 +1,13 @@
-"""Policies by name: the built-in ones, those registered in this process, and those that other distributions install.
+"""Policies by name: the built-in ones, those registered in this process or found in a file, and installed ones.
 
 Another distribution installs one by an entry point in the group ``vennue.policies``: the policy's name, and its class.
 It is imported when it is first asked for, and one that does not import harms no other. Names are taken once: neither
 a registration nor an entry point replaces a built-in policy.
 """
 
+import hashlib
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import TypeVar
 
 from vennue.core.errors import Conflict, InvalidInput
@@ -75,6 +77,41 @@ def register(policy: P) -> P:
         )
     _registered[policy.name] = policy
     return policy
+
+
+def load_policies(path: str) -> list[str]:
+    """Register the policy classes that a Python file defines; their names. A file loaded anew replaces its policies.
+
+    Raises:
+        InvalidInput: the file is not there, does not import (the error says why), or defines no policy.
+        Conflict: another policy has one of the names.
+    """
+    name = "vennue_policies_" + hashlib.sha256(path.encode()).hexdigest()[:16]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(
+            f"{path} is no Python file", field="policy_files", value=path, fix="give a file that ends in .py"
+        )
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a file of somebody's own may raise anything
+        raise InvalidInput(
+            f"the policy file {path} does not import: {error!r}",
+            field="policy_files",
+            value=path,
+            fix="run it with Python to see where",
+        ) from error
+    classes = [value for value in vars(module).values() if isinstance(value, type) and issubclass(value, Policy)]
+    found = [register(value) for value in classes if value.__module__ == name]
+    if not found:
+        raise InvalidInput(
+            f"{path} defines no policy",
+            field="policy_files",
+            value=path,
+            fix="derive one from vennue.policies.Policy",
+        )
+    return [policy.name for policy in found]
 
 
 def _installed(name: str) -> type[Policy] | None:

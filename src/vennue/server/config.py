@@ -77,6 +77,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     policy: str = "venn-sched"
     parameters: dict[str, Setting] = {}
     """The policy's parameters."""
+    policy_files: list[str] = []
+    """Python files that define policies of one's own, to be known by their names."""
     attributes: dict[str, Any] = {}
     """Device attributes beyond the usual ones, for requirements: their names and kinds, as in ``{"lidar": "bool"}``."""
     seed: int = 0

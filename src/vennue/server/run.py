@@ -28,7 +28,7 @@ from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
 from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
 from vennue.core.requirement import DEFAULT_SCHEMA
-from vennue.policies import get_policy
+from vennue.policies import get_policy, load_policies
 from vennue.server.app import App
 from vennue.server.config import Limits, ServerConfig
 from vennue.state.directory import DataDirectory
@@ -59,9 +59,11 @@ async def serve(
     Raises:
         StorageError: the data directory cannot be used.
         Conflict: the address cannot be listened on.
-        InvalidInput: the policy is unknown, or its parameters make no sense.
+        InvalidInput: the policy is unknown, its file does not import, or its parameters make no sense.
     """
     stop = asyncio.Event() if stop is None else stop
+    for path in config.policy_files:
+        load_policies(path)
     planner = get_policy(config.policy, **config.parameters)
     schema = DEFAULT_SCHEMA.extend(config.attributes)
     async with AsyncExitStack() as stack:
@@ -73,6 +75,7 @@ async def serve(
             DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads),
             planner,
             policy=config.policy,
+            parameters=config.parameters,
             schema=schema,
             seed=config.seed,
             replan_interval_s=config.replan_interval_s,

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, until
+from vennue.control.notes import PolicyChoice
 from vennue.core.errors import (
     Conflict,
     IllegalTransition,
@@ -22,6 +23,7 @@ from vennue.core.ids import Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.tenant import Quota
+from vennue.policies import registry
 from vennue.state.ledger import SqlLedger
 
 SPEC = JobSpec(name="Next word!", demand=2, rounds=1)
@@ -438,14 +440,77 @@ async def test_a_job_that_is_not_there_is_not_found(rig):
 
 async def test_changing_the_policy_keeps_all_jobs(rig):
     """Case Q15."""
-    from vennue.policies import get_policy
-
     job = await rig.job()
     await rig.open(job)
-    rig.coordinator.set_policy("srsf", get_policy("srsf"))
+    await rig.coordinator.set_policy(PolicyChoice("srsf"))
     rig.coordinator.apply(Tick())
     assert (await rig.coordinator.pool_view()).policy == "srsf"
     assert rig.task("d1").job == job
+
+
+async def test_a_policy_once_chosen_is_there_after_a_restart_with_its_parameters(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        await rig.coordinator.set_policy(PolicyChoice("venn-sched", {"demand_scope": "job"}))
+    async with rig_at(tmp_path) as rig:
+        assert rig.coordinator.policy == "venn-sched"
+        assert repr(rig.coordinator._planner) == "venn-sched(demand_scope='job')"
+
+
+async def test_a_server_that_is_configured_anew_follows_its_configuration(tmp_path):
+    async with rig_at(tmp_path, policy="fifo") as rig:
+        await rig.coordinator.set_policy(PolicyChoice("srsf"))
+    async with rig_at(tmp_path, policy="las") as rig:
+        assert rig.coordinator.policy == "las"
+    async with rig_at(tmp_path, policy="fifo") as rig:
+        assert rig.coordinator.policy == "srsf"
+
+
+async def test_a_chosen_policy_that_is_gone_gives_way_to_the_configured_one(tmp_path, monkeypatch, caplog):
+    async with rig_at(tmp_path) as rig:
+        await rig.coordinator.set_policy(PolicyChoice("srsf"))
+    built_in = {name: policy for name, policy in registry._BUILT_IN.items() if name != "srsf"}
+    monkeypatch.setattr(registry, "_BUILT_IN", built_in)
+    async with rig_at(tmp_path) as rig:
+        assert rig.coordinator.policy == "fifo"
+        job = await rig.job()
+        await rig.open(job)
+        assert rig.task("d1").job == job
+    assert "there is no policy 'srsf'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("choice", "field"), [(PolicyChoice("srfs"), "policy"), (PolicyChoice("venn", {"tiers": 99}), "tiers")]
+)
+async def test_a_policy_that_makes_no_sense_changes_nothing(rig, choice, field):
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.set_policy(choice)
+    assert (caught.value.field, rig.coordinator.policy) == (field, "fifo")
+
+
+async def test_a_policy_that_the_ledger_did_not_learn_of_is_not_in_force_once_it_works_again(rig, soon):
+    rig.ledger.failure = DISK_FULL
+    with pytest.raises(StorageError):
+        await rig.coordinator.set_policy(PolicyChoice("srsf"))
+    rig.ledger.failure = None
+    await until(lambda: rig.coordinator.failure is None)
+    assert rig.coordinator.policy == "fifo"
+
+
+async def test_the_history_of_plans_says_why_each_was_made_and_what_it_changed(rig):
+    first = await rig.job(demand=1)
+    second = await rig.job(demand=1)
+    for device in ("e1", "e2"):
+        rig.check_in(device)
+    await rig.open(first)
+    await rig.open(second)
+    rig.task("d1")
+    rig.task("d2")
+    newest, before = (await rig.coordinator.plan_history()).plans[:2]
+    assert before.causes == [f"{first}.1.1 needs devices", f"{second}.1.1 needs devices"]
+    assert (before.requests, newest.requests) == (2, 1)
+    assert newest.causes == [f"{first}.1.1 has all its devices"]
+    assert newest.changes is not None
+    assert [(change.before, change.now) for change in newest.changes] == [(f"{first}.1.1", f"{second}.1.1")]
 
 
 async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(tmp_path):

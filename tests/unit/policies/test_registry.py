@@ -9,7 +9,7 @@ from msgspec import Meta
 from tests.unit.policies.worlds import jobs, region, request, view
 from vennue.core.errors import Conflict, InvalidInput
 from vennue.core.plan import PoolView
-from vennue.policies import Policy, PolicyParameters, available, get_policy, register, registry
+from vennue.policies import Policy, PolicyParameters, available, get_policy, load_policies, register, registry
 
 
 class LongestWait(Policy):
@@ -193,3 +193,56 @@ def test_an_installed_policy_that_is_broken_harms_no_other(monkeypatch: pytest.M
     with pytest.raises(InvalidInput, match=f"policy 'broken', installed as {value}, {complaint}"):
         get_policy("broken")
     assert get_policy("fifo").name == "fifo"
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+OWN = """
+from vennue.policies import Policy
+
+class LongestWait(Policy):
+    name = "longest-wait-in-a-file"
+
+    def order(self, view):
+        return sorted(view.requests, key=lambda request: request.waiting_since)
+"""
+
+
+def test_a_file_s_policies_are_known_by_their_names(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    assert load_policies(str(file)) == ["longest-wait-in-a-file"]
+    assert get_policy("longest-wait-in-a-file").name == "longest-wait-in-a-file"
+    assert load_policies(str(file)) == ["longest-wait-in-a-file"]  # again: the newer one takes its place
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import nothing_of_this_name", "No module named"),
+        ("def broken(:", "SyntaxError"),
+        ("raise RuntimeError('not today')", "not today"),
+        ("x = 1", "defines no policy"),
+        ("from vennue.policies.fifo import Fifo", "defines no policy"),
+    ],
+)
+def test_a_policy_file_that_does_not_import_is_refused_with_the_reason(tmp_path, text, reason):
+    file = tmp_path / "own.py"
+    file.write_text(text)
+    with pytest.raises(InvalidInput, match=reason) as caught:
+        load_policies(str(file))
+    assert (caught.value.field, caught.value.value) == ("policy_files", str(file))
+
+
+@pytest.mark.parametrize("name", ["absent.py", "own.txt"])
+def test_a_policy_file_that_is_not_there_or_no_python_is_refused(tmp_path, name):
+    with pytest.raises(InvalidInput) as caught:
+        load_policies(str(tmp_path / name))
+    assert caught.value.field == "policy_files"
+
+
+def test_a_file_s_policy_does_not_take_the_name_of_a_built_in_one(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(OWN.replace("longest-wait-in-a-file", "fifo"))
+    with pytest.raises(Conflict, match="fifo"):
+        load_policies(str(file))

@@ -5,8 +5,8 @@ from typing import Final
 import msgspec
 
 from vennue.control.coordinator import Coordinator
-from vennue.policies import get_policy
-from vennue.protocol import Health, PlanView, PolicyRequest, PoolSnapshot, PoolView
+from vennue.control.notes import PolicyChoice
+from vennue.protocol import Health, PlanHistory, PlanView, PolicyRequest, PoolSnapshot, PoolView
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, json_answer
 from vennue.server.openapi import describe
@@ -52,8 +52,15 @@ class OperatorRoutes:
                 replies=(Reply(status=200, text="The plan.", body=PlanView),),
             ),
             Route(
+                method="GET", path="/v1/plan/history", handler=self.plan_history, name="showPlanHistory",
+                tag="operator", text="The latest plans: when and why they were made, and what they changed.",
+                replies=(Reply(status=200, text="The plans, newest first.", body=PlanHistory),),
+            ),
+            Route(
                 method="PUT", path="/v1/policy", handler=self.set_policy, name="setPolicy", tag="operator",
-                text="Change the policy, until the server is started again. No job is lost.",
+                text="""Change the policy. No job is lost.
+
+                The choice outlives the server, until one is started with another policy configured.""",
                 body=PolicyRequest, replies=(Reply(status=200, text="The plan of the new policy.", body=PlanView),),
             ),
             Route(
@@ -92,10 +99,14 @@ class OperatorRoutes:
         """``GET /v1/plan``."""
         return json_answer(await self._coordinator.plan_view())
 
+    async def plan_history(self, request: Request) -> Answer:
+        """``GET /v1/plan/history``."""
+        return json_answer(await self._coordinator.plan_history())
+
     async def set_policy(self, request: Request) -> Answer:
         """``PUT /v1/policy``."""
         message = await request.json(self._policy_decoder, self._limits.json_bytes)
-        self._coordinator.set_policy(message.policy, get_policy(message.policy, **message.parameters))
+        await self._coordinator.set_policy(PolicyChoice(message.policy, message.parameters))
         return json_answer(await self._coordinator.plan_view())
 
     async def metrics(self, request: Request) -> Answer:
