@@ -32,6 +32,8 @@ DEFAULT_MIN_FRACTION = 0.8
 DAY_S = 86_400.0
 MIN_DEADLINE_S = 1.0
 """Below this no device could answer: a check-in, a download, a training step and an upload do not fit."""
+MAX_DURATION_S = 36_525 * DAY_S
+"""A hundred years: what is reckoned with longer ones could become infinite."""
 
 
 class After(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -143,17 +145,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             raise _bad("overcommit", self.overcommit, "must be 1 to 10", '1.3 binds 30 % more, "auto" measures')
         if not 0 < self.weight <= 1000:
             raise _bad("weight", self.weight, "must be above 0 and at most 1000", "1 is the usual weight")
-        if self.deadline_s is not None and not MIN_DEADLINE_S <= self.deadline_s < math.inf:
+        if self.deadline_s is not None and not self.deadline_s >= MIN_DEADLINE_S:  # false for NaN, too
             raise _bad(
                 "deadline_s",
                 self.deadline_s,
                 f"no device can answer in under {MIN_DEADLINE_S:g} s",
                 f"allow at least {MIN_DEADLINE_S:g} s, or leave it out to wait for all devices",
             )
-        for field in ("lease_s", "round_limit_s", "time_limit_s", "silence_limit_s"):
+        for field in ("deadline_s", "lease_s", "round_limit_s", "time_limit_s", "silence_limit_s"):
             value = getattr(self, field)
-            if value is not None and not MIN_DEADLINE_S <= value < math.inf:
-                raise _bad(field, value, f"must be at least {MIN_DEADLINE_S:g} s", "give a longer duration")
+            if value is not None and not MIN_DEADLINE_S <= value <= MAX_DURATION_S:
+                raise _bad(
+                    field, value, f"must be {MIN_DEADLINE_S:g} s to a hundred years", "give a duration that can pass"
+                )
         if self.time_limit_s is not None and self.deadline_s is not None and self.time_limit_s < self.deadline_s:
             raise _bad(
                 "time_limit_s",

@@ -28,6 +28,8 @@ def spec(**fields: object) -> JobSpec:
         ("overcommit", float("inf"), {}),
         ("deadline_s", 0.2, {}),
         ("deadline_s", float("nan"), {}),
+        ("deadline_s", 1e308, {}),
+        ("lease_s", 4e9, {}),
         ("lease_s", 0.0, {}),
         ("round_limit_s", float("inf"), {}),
         ("max_attempts", 0, {}),
