@@ -121,6 +121,24 @@ def test_submit_prints_the_id_and_nothing_else(ask, job_file):
     assert ask("cancel", id).returncode == 0
 
 
+def test_q9_a_chain_of_job_files_is_submitted_in_its_order(ask, tmp_path):
+    files = []
+    for name, after in (("last", "[middle]"), ("middle", "[{job: first, when: ended}]"), ("first", "[]")):
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"name: {name}\ndemand: 1\nafter: {after}\n")
+        files.append(str(path))
+    first, middle, last = json.loads(ask("submit", *files, "--key", "chain", "--json").stdout)
+    assert [job["spec"]["name"] for job in (first, middle, last)] == ["first", "middle", "last"]
+    assert middle["spec"]["after"] == [{"job": first["id"], "when": "ended"}]
+    assert last["reason"]["code"] == "waiting-for-job"
+    assert last["reason"]["blocking"] == [middle["id"]]
+    again = json.loads(ask("submit", *files, "--key", "chain", "--json").stdout)
+    assert [job["id"] for job in again] == [first["id"], middle["id"], last["id"]]
+    ask("cancel", middle["id"])
+    assert json.loads(ask("show", last["id"], "--json").stdout)["state"] == "cancelled"
+    ask("cancel", first["id"])
+
+
 def test_the_same_key_submits_one_job(ask, job_file):
     first, second = (ask("submit", str(job_file), "--key", "k1", "--json") for _ in range(2))
 

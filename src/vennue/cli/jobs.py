@@ -16,10 +16,12 @@ from rich.markup import escape
 
 from vennue import protocol
 from vennue.cli import terminal
+from vennue.cli.chain import in_order, with_ids
 from vennue.cli.jobfile import JobFile
 from vennue.cli.remote import REMOTE, Operator, Remote, operator, path_of
 from vennue.cli.terminal import ExitCode, duration, plural, rate
 from vennue.core.errors import Conflict, InvalidInput, NotFound
+from vennue.core.ids import JobId
 from vennue.core.job import JobSpec
 from vennue.simulation.traces.columns import replacing
 
@@ -29,37 +31,40 @@ _POLL_S = 1.0
 def submit(
     file: Path,
     /,
-    *,
+    *more: Path,
     wait: bool = False,
     key: str | None = None,
     remote: Remote = REMOTE,
 ) -> ExitCode:
-    """Submit a job and print its id.
+    """Submit a job, or several that wait for one another by name (`after: [NAME]`), and print their ids.
 
     Args:
         file: The job's specification.
-        wait: Wait until the job has ended; exit with 1 unless it completed.
+        more: The other jobs' specifications, in any order.
+        wait: Wait until the jobs have ended; exit with 1 unless they completed.
         key: Idempotency key: submitting twice with the same key makes one job. By default every submission is new.
     """
-    job_file = JobFile(file)
+    files = in_order([JobFile(path) for path in (file, *more)])
+    ids: dict[str, JobId] = {}
+    jobs = []
     with operator(remote) as server:
-        managed = job_file.managed
-        if managed is not None and job_file.model is not None:
-            managed = msgspec.structs.replace(managed, model=server.store(_read(job_file.model)))
-        request = protocol.SubmitRequest(spec=job_file.spec, managed=managed)
-        try:
-            job = server.post("/v1/jobs", protocol.JobView, request, idempotency_key=key or uuid.uuid4().hex)
-        except InvalidInput as error:
-            raise job_file.locate(error) from None
-        if wait:
+        for job_file in files:
+            name = job_file.spec.name
+            own_key = uuid.uuid4().hex if key is None else key if not more else f"{key}/{name}"
+            job = _submit(server, job_file, with_ids(job_file.spec, ids), own_key)
+            ids[name] = job.id
             if not remote.json:
-                terminal.notes().print(f"submitted {job.id}", highlight=False)
-            job = _wait(server, job)
+                console = terminal.notes() if wait else terminal.output()
+                console.print(f"submitted {job.id}" if wait else job.id, markup=False, highlight=False)
+            jobs.append(job)
+        if wait:
+            jobs = [_wait(server, job) for job in jobs]
     if remote.json:
-        terminal.print_json(job)
-    else:
-        terminal.output().print(job.id if not wait else _outcome(job), markup=False)
-    return ExitCode.OK if job.state in {"active", "completed"} else ExitCode.FAILED
+        terminal.print_json(jobs if more else jobs[0])
+    elif wait:
+        for job in jobs:
+            terminal.output().print(_outcome(job), markup=False)
+    return ExitCode.OK if all(job.state in {"active", "completed"} for job in jobs) else ExitCode.FAILED
 
 
 def jobs(*, remote: Remote = REMOTE) -> ExitCode:
@@ -175,6 +180,17 @@ def _read(model: Path) -> bytes:
         raise InvalidInput(
             f"cannot read {model}: {error.strerror}", field="model", value=str(model), fix="give a .safetensors file"
         ) from error
+
+
+def _submit(server: Operator, file: JobFile, spec: JobSpec, key: str) -> protocol.JobView:
+    managed = file.managed
+    if managed is not None and file.model is not None:
+        managed = msgspec.structs.replace(managed, model=server.store(_read(file.model)))
+    request = protocol.SubmitRequest(spec=spec, managed=managed)
+    try:
+        return server.post("/v1/jobs", protocol.JobView, request, idempotency_key=key)
+    except InvalidInput as error:
+        raise file.locate(error) from None
 
 
 def _wait(server: Operator, job: protocol.JobView) -> protocol.JobView:
