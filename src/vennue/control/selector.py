@@ -185,13 +185,15 @@ class Selector:
         device = self._device(id, token)
         data, counters = self._coordinator.data, self._coordinator.counters
         receipt = data.receipt(id)
-        is_new = False
+        counted = False
+        repeated = True
         if receipt is None:
             try:
                 assignment = self._live(id)
                 self._check_model(assignment, model)
                 receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token)
-                is_new = await self._count(assignment, device, receipt)
+                counted = await self._count(assignment, device, receipt)
+                repeated = receipt.duplicate  # of uploads that race, the one that is stored may not be first to count
             except VennueError as error:
                 # A repeat; or two uploads of one report have raced, and the second one is answered like a repeat.
                 receipt = await data.old_receipt(id)
@@ -200,12 +202,12 @@ class Selector:
                     if isinstance(error, TooLate):
                         counters.late_reports += self._coordinator.endings.credit(id)
                     raise
-        if is_new:
+        if counted:
             counters.reports += 1
             counters.report_bytes += receipt.body_bytes
         else:
             counters.duplicates += 1
-        return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=not is_new)
+        return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=repeated)
 
     async def _count(self, assignment: Assignment, device: DeviceId, receipt: Receipt) -> bool:
         """Count a durable report; whether it was counted now. One that does not count is dropped."""

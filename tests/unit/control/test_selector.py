@@ -218,13 +218,39 @@ async def test_a_report_repeated_after_the_round_is_over_still_gets_its_receipt(
     assert (again.sha256, again.duplicate) == (first.sha256, True)
 
 
-async def test_one_report_uploaded_twice_at_once_counts_once(rig):
+async def test_of_uploads_that_race_one_counts_and_it_is_the_one_that_is_told_so(rig):
     mine, theirs = await two_tasks(rig)
-    receipts = await asyncio.gather(*(rig.report(mine, 1.0) for _ in range(4)))
+    values = [1.0, 5.0, 9.0, 13.0]
+    receipts = await asyncio.gather(*(rig.report(mine, value) for value in values))
     assert sorted(receipt.duplicate for receipt in receipts) == [False, True, True, True]
+    (counted,) = (value for value, receipt in zip(values, receipts, strict=True) if not receipt.duplicate)
     await rig.report(theirs, 3.0)
     view = await rig.coordinator.round(mine.job, 1, wait_s=20)
-    assert (view.reported, rig.numbers(view.result)) == (2, [2.0, 2.0])
+    assert (view.reported, rig.numbers(view.result)) == (2, [(counted + 3.0) / 2] * 2)
+
+
+async def test_a_repeat_that_comes_to_count_the_first_upload_is_told_that_it_is_a_repeat(rig, monkeypatch):
+    """The first upload is durable, but the second, with another body, overtakes it on the way to the pool."""
+    mine, theirs = await two_tasks(rig)
+    receive = rig.coordinator.data.receive
+    first_is_stored, second_is_done = asyncio.Event(), asyncio.Event()
+
+    async def overtaken(*arguments, **options):
+        receipt = await receive(*arguments, **options)
+        if not receipt.duplicate:
+            first_is_stored.set()
+            await second_is_done.wait()
+        return receipt
+
+    monkeypatch.setattr(rig.coordinator.data, "receive", overtaken)
+    first = asyncio.create_task(rig.report(mine, 1.0))
+    await first_is_stored.wait()
+    second = await rig.report(mine, 9.0)
+    second_is_done.set()
+    assert (second.duplicate, (await first).duplicate) == (True, False)
+    await rig.report(theirs, 3.0)
+    view = await rig.coordinator.round(mine.job, 1, wait_s=20)
+    assert rig.numbers(view.result) == [2.0, 2.0]
 
 
 def let_expire(rig: Rig, task: Task) -> None:
