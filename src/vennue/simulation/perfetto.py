@@ -14,12 +14,12 @@ from typing import IO, Any, cast
 import msgspec
 import numpy as np
 
-from vennue.simulation.result import COMMITTED, OUTCOMES, RunResult
+from vennue.simulation.result import ABORTED, OUTCOMES, RunResult
 from vennue.simulation.tables import categories, starved
 from vennue.simulation.traces.columns import replacing
 
 _US = 1e6
-_COLOURS = {"committed": "good", "too few reports": "terrible", "too few devices": "grey"}
+_COLOURS = {"committed": "good", "too few reports": "terrible"}
 """Reserved names of the format's palette."""
 
 
@@ -72,12 +72,14 @@ def _slices(run: RunResult, process: int) -> Iterator[dict[str, Any]]:
     for row, (job, round, number, opened_s, delay_s, closed_s, outcome, bound, reported) in enumerate(
         zip(*columns, strict=True)
     ):
-        why = OUTCOMES[COMMITTED] if outcome == COMMITTED else "too few devices" if without[row] else "too few reports"
+        why = OUTCOMES[outcome]
+        if outcome == ABORTED:
+            why = "too few devices" if without[row] else "too few reports"
         where: dict[str, object] = {"ph": "X", "pid": process, "tid": job + 1}
         begins, ends = _us(opened_s), _us(closed_s)
         yield {
             **where, "name": f"round {round}" + (f", attempt {number}" if number > 1 else ""), "cat": "attempt",
-            "cname": _COLOURS[why], "ts": begins, "dur": ends - begins,
+            "cname": _COLOURS.get(why, "grey"), "ts": begins, "dur": ends - begins,
             "args": {"ended": why, "devices bound": bound, "reports": reported},
         }  # fmt: skip
         if not without[row] and not math.isnan(delay_s):

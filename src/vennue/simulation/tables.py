@@ -62,13 +62,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     speedup: Estimate | None
     """Of the average JCT over the first policy's, paired by seed."""
     scheduling_delay_s: float
-    """Per committed round: from its opening to the last device bound."""
+    """Per committed round of a synchronous job: from its opening to the last device bound."""
     collection_s: float
-    """Per committed round: from the last device bound to its commit."""
+    """Likewise: from the last device bound to its commit."""
     starved_s: float
-    """Per committed round: in attempts that aborted before they had all their devices."""
+    """Likewise: in attempts that aborted before they had all their devices."""
     retried_s: float
-    """Per committed round: in attempts that aborted although they had them."""
+    """Likewise: in attempts that aborted although they had them."""
     fair: float | None
     """Share of the jobs that ended within their fair share (`fair_share_s`) of the first policy's run."""
     utilisation: float
@@ -153,12 +153,13 @@ def _fair(base: Sequence[RunResult], runs: Sequence[RunResult]) -> float | None:
 
 
 def _summary(policy: str, runs: Sequence[RunResult], base: Sequence[RunResult]) -> Summary:
-    def total(column: str) -> float:
-        return float(sum(run.jobs[column].sum() for run in runs))
+    def total(column: str, mode: str | None = None) -> float:
+        chosen = (run.jobs[column][(run.jobs["mode"] == mode) | (mode is None)] for run in runs)
+        return float(sum(part.sum() for part in chosen))
 
     times_s = np.concatenate([jct_s(run) for run in runs])
     left = int(sum(unfinished(run).sum() for run in runs))
-    rounds = max(total("committed"), 1.0)
+    rounds = max(total("committed", "sync"), 1.0)
     bound = max(total("bound"), 1.0)
     delay_s, collection_s = total("scheduling_delay_s"), total("collection_s")
     starved_s, retried_s = (sum(part) for part in zip(*(_in_vain_s(run) for run in runs), strict=True))

@@ -155,8 +155,8 @@ def breakdown(summaries: Sequence[Summary]) -> Figure | None:
         parts.append(label(frame.x(ends[-1]) + 8, y + 13, f"{mark}{short(ends[-1])} {unit}", "value"))
     return Figure(
         "Where a round's time goes", svg.figure(height + 40, "Time per round by phase and policy", *parts),
-        "Averages over the committed rounds of all jobs. An attempt that aborts is tried again, and all its time was "
-        "in vain: for want of devices where it had not got them all by its deadline, else for want of reports.",
+        "Averages over the committed rounds of synchronous jobs. An attempt that aborts is tried again; all its "
+        "time was in vain, for want of devices if it had not got them all by its deadline, else for want of reports.",
     )  # fmt: skip
 
 

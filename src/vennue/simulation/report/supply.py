@@ -43,9 +43,9 @@ def supply_and_demand(results: Results) -> Figure | None:
     if layout is not None and drawn:
         caption += (
             "Areas and the numbers in them are check-ins per second, the areas to within "
-            f"{max(layout.error, 0.001):.1%} of the whole. "
-            f"{outside:.1%} of the check-ins meet no requirement, and lie outside."
+            f"{max(layout.error, 0.001):.1%} of the whole."
         )
+        caption += f" {outside:.1%} of the check-ins meet no requirement, and lie outside." if outside else ""
     else:
         parts.append(_listed(rates_per_s, names, height + 20))
         height += 20 + 20 * (min(len(rates_per_s), _MOST_ROWS) + 1)

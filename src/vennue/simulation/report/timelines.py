@@ -11,7 +11,7 @@ from vennue.simulation.experiment import Results
 from vennue.simulation.report import svg
 from vennue.simulation.report.comparisons import PHASES, Figure, class_names
 from vennue.simulation.report.svg import Frame, Scale, box, clipped, label, legend, line, series, short, told
-from vennue.simulation.result import ABORTED, RunResult
+from vennue.simulation.result import ABORTED, COMMITTED, RunResult
 from vennue.simulation.tables import categories, starved
 from vennue.simulation.traces.model import FloatArray
 
@@ -134,12 +134,12 @@ def _spent_s(run: RunResult, rows: npt.NDArray[np.int64], edges_s: FloatArray) -
     """Seconds of a job's attempts within each bin by phase; what is left of its time is an attempt that is open yet."""
     attempts = {name: column[rows] for name, column in run.attempts.items()}
     opened_s, closed_s = attempts["opened_s"], attempts["closed_s"]
-    aborted = attempts["outcome"] == ABORTED
+    committed, aborted = (attempts["outcome"] == outcome for outcome in (COMMITTED, ABORTED))
     in_vain = starved(run)[rows]
     full_s = np.clip(opened_s + np.nan_to_num(attempts["scheduling_delay_s"]), opened_s, closed_s)
     return {
-        "collect": _within(full_s[~aborted], closed_s[~aborted], edges_s),
-        "wait": _within(opened_s[~aborted], full_s[~aborted], edges_s),
+        "collect": _within(full_s[committed], closed_s[committed], edges_s),
+        "wait": _within(opened_s[committed], full_s[committed], edges_s),
         "retry": _within(opened_s[aborted & ~in_vain], closed_s[aborted & ~in_vain], edges_s),
         "starve": _within(opened_s[in_vain], closed_s[in_vain], edges_s),
     }
