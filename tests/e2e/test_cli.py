@@ -258,6 +258,11 @@ def test_a_job_that_is_not_there_is_4(ask):
         assert refused(ask(verb, "no-such-job", "--json"), 4, "there is no job no-such-job")["code"] == "not-found"
 
 
+def test_a_text_that_can_be_no_jobs_id_is_4_and_says_where_the_ids_are(ask):
+    for text in ("", "next/word"):
+        assert refused(ask("show", text, "--json"), 4, f"there is no job {text!r}", "`vennue jobs` lists them")
+
+
 def test_a_server_that_is_not_there_is_3(command):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -309,6 +314,10 @@ def test_a_data_directory_in_use_is_a_clear_error(server, command):
 def test_a_data_directory_that_cannot_be_made_is_a_clear_error(command):
     # /proc takes no directories, not even from root, whom permissions do not bind.
     refused(command("serve", "--port", "0", "--data-dir", "/proc/vennue", "--json"), 1, "/proc/vennue")
+
+
+def test_a_data_directory_that_is_a_file_is_called_one(command, job_file):
+    refused(command("serve", "--port", "0", "--data-dir", str(job_file), "--json"), 1, "is a file", "name a directory")
 
 
 @pytest.mark.parametrize(

@@ -116,8 +116,8 @@ _mount(
     "vennue.cli.jobs:show",
     _JOBS,
     "Show a job: its state, its latest rounds, and what it waits for, in numbers.",
-    "vennue show 4f1c",
-    "vennue show 4f1c --json | jq .reason",
+    "vennue show next-word-4f1c2a",
+    "vennue show next-word-4f1c2a --json | jq .reason",
 )
 _mount(
     "vennue.cli.why:why",
@@ -138,8 +138,8 @@ _mount(
     "vennue.cli.jobs:cancel",
     _JOBS,
     "Cancel a job; its devices are free at once. Cancelling one that has ended changes nothing.",
-    "vennue cancel 4f1c",
-    "vennue cancel 4f1c --reason 'wrong learning rate'",
+    "vennue cancel next-word-4f1c2a",
+    "vennue cancel next-word-4f1c2a --reason 'wrong learning rate'",
 )
 _mount(
     "vennue.cli.demo:demo",
@@ -164,8 +164,8 @@ _mount(
     public attributes are those of real phone models (cpu_score, memory_score, ram_gb, android, latency_ms, model); how
     much data they hold is private (clothes_samples, ...).
 
-    A server calls idle devices back after minutes, which is long in time that passes so fast: start it with
-    VENNUE_PACING_SHORT_S=0.3 VENNUE_PACING_BUSY_S=0.6 VENNUE_PACING_IDLE_S=1.""",
+    A server calls devices back after seconds, or minutes if there are many, which is long in time that passes so fast:
+    start it with VENNUE_PACING_SHORT_S=0.3 VENNUE_PACING_BUSY_S=0.6 VENNUE_PACING_IDLE_S=1.""",
     "vennue fleet --devices 200 --speedup 500",
     "vennue fleet --sessions synth --for 60 --json",
 )

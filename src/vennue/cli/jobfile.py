@@ -101,7 +101,8 @@ class JobFile:
             problem = getattr(error, "problem", None) or str(error).splitlines()[0]
             raise InvalidInput(
                 f"{self.path}{line}: not YAML: {problem}", field="file", value=str(self.path),
-                fix="write one `field: value` per line; put text with `:` or `#` in it between quotes",
+                fix="write one `field: value` per line; put a value that begins with a quote, or has `: ` or ` #` in "
+                "it, between single quotes",
             ) from None  # fmt: skip
         if not isinstance(node, yaml.MappingNode) or not isinstance(document, dict):
             raise InvalidInput(

@@ -78,7 +78,7 @@ def jobs(*, remote: Remote = REMOTE) -> ExitCode:
         terminal.output().print("no jobs yet: `vennue submit job.yaml` makes one", markup=False)
         return ExitCode.OK
     shown = terminal.table(
-        "job", "name", "state", "rounds", "devices", "age", "why", numbers=("rounds", "devices", "age")
+        "job", "name", "state", "rounds", "devices", "lasted", "why", numbers=("rounds", "devices", "lasted")
     )
     for job in listed.jobs:
         shown.add_row(
@@ -140,7 +140,7 @@ def pull(
         if digest is None:
             raise Conflict(
                 f"job {job} has no model yet" if round is None else f"round {round} of job {job} has not committed",
-                field="round", value=number, fix=f"wait for it: `vennue show {job}` says how far it is",
+                field="round", value=round, fix=f"`vennue show {job}` says how far it is",
             )  # fmt: skip
         with replacing(output) as file:
             file.write(server.fetch(digest))

@@ -13,13 +13,15 @@ from urllib.parse import quote
 import msgspec
 from cyclopts import Parameter
 
-from vennue.core.errors import Unavailable
+from vennue.core.errors import NotFound, Unavailable
 from vennue.core.ids import Digest
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
 
 DEFAULT_SERVER = "http://127.0.0.1:8765"
 """Where ``vennue serve`` listens when it is told nothing else."""
+
+_LISTED = "`vennue jobs` lists them"
 
 T = TypeVar("T")
 
@@ -79,10 +81,20 @@ def operator(remote: Remote) -> Iterator[Operator]:
         error.message = f"{remote.server}: {error.message}"
         error.fix = "start one with `vennue serve`, or name another with --server or VENNUE_SERVER"
         raise
+    except NotFound as error:
+        if error.field == "job" and error.fix is None:
+            error.fix = _LISTED
+        raise
     finally:
         client.close()
 
 
 def path_of(job: str) -> str:
-    """The path of a job, whatever the user typed as its id."""
+    """The path of a job.
+
+    Raises:
+        NotFound: no job can have what the user typed as its id.
+    """
+    if not job or "/" in job:  # which would be another path
+        raise NotFound(f"there is no job {job!r}", field="job", value=job, fix=_LISTED)
     return f"/v1/jobs/{quote(job, safe='')}"

@@ -26,6 +26,10 @@ class DataDirectory:
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StorageError(
+                "the data directory is a file, or in one", field="data_dir", value=str(path), fix="name a directory"
+            ) from error
         except OSError as error:
             raise StorageError(
                 f"the data directory cannot be written: {error.strerror}",

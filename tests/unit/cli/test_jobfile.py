@@ -59,6 +59,13 @@ def test_text_that_is_no_yaml_is_told_with_line_and_column(job_file):
     assert "line 2, column 25: not YAML" in error.message
 
 
+def test_a_requirement_that_begins_with_a_quote_is_told_to_be_quoted(job_file):
+    error = refusal(job_file('name: a\nrequirement: "maps" in device.data\n'))
+
+    assert "line 2" in error.message
+    assert "between single quotes" in str(error.fix)
+
+
 def test_a_field_given_twice_is_refused_with_both_lines(job_file):
     error = refusal(job_file("name: a\ndemand: 1\nname: b\n"))
 
