@@ -34,6 +34,8 @@ POLL_S = 30
 """How long the server may hold a question about a round."""
 PAUSE_S = 1.0
 """Between two questions, when the server answers the first one at once."""
+_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible"}
+"""Reasons for which a round waits that somebody must do something about."""
 _FAREWELL = Retry(attempts=4, total_s=10.0)
 
 
@@ -165,7 +167,7 @@ class _Driver:
             await self.complete()
         elif self._view is not None and not isinstance(error, Unavailable | Overloaded | JobEnded):
             try:
-                await self.cancel(f"{type(error).__name__}: {error}"[:200], _FAREWELL)
+                await self.cancel(": ".join(filter(None, (type(error).__name__, str(error))))[:200], _FAREWELL)
             except VennueError as failure:
                 log.warning("job %s could not be cancelled: %s", self._id, failure)
 
@@ -187,7 +189,8 @@ class _Driver:
             await self.wire.call("POST", f"{self._path}/rounds", protocol.RoundView, body=request)
 
     async def _committed_round(self, number: int) -> tuple[protocol.RoundView, Digest]:
-        """Wait until the round commits, however many attempts it takes."""
+        """Wait until the round commits, however many attempts it takes; says once when no device can serve it."""
+        warned = False
         while True:
             asked_at = self.wire.clock()
             view = await self.wire.call("GET", f"{self._path}/rounds/{number}?wait={POLL_S}", protocol.RoundView)
@@ -197,7 +200,12 @@ class _Driver:
                 job = await self.status()
                 if job.state != "active":
                     raise _ended(job)
-            if self.wire.clock() - asked_at < PAUSE_S:
+            held = self.wire.clock() - asked_at >= PAUSE_S
+            if held and not warned and view.state == "open" and view.bound < view.demand:
+                reason = (await self.status()).reason
+                if warned := reason.code in _HOPELESS:
+                    log.warning("job %s waits, round %d: %s", self._id, number, reason.text)
+            if not held:
                 await self.wire.transport.sleep(self.wire.rng.uniform(0.5, 1.0) * PAUSE_S)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, answer, job_view, model, problem, round_view
+from vennue import protocol
 from vennue.core.errors import Conflict, InvalidInput, InvalidModel, JobEnded, NotFound, Overloaded, Unavailable
 from vennue.core.job import JobSpec
 from vennue.sdk import AsyncJob, Job, Retry
@@ -127,6 +128,18 @@ def test_a_server_that_holds_polls_is_asked_again_at_once(job, server, time):
     server.on(wait_for(1), held, held, round_view(1, "committed", result=server.aggregates[0]))
     next(job.rounds()).run(model(1, 2))
     assert time.waits == []
+
+
+def test_a_round_that_no_device_can_serve_says_so_once(job, server, time, caplog):
+    def held(request):
+        time.now += 30
+        return answer(round_view(1, "open", bound=0))
+
+    reason = protocol.Reason(code="no-eligible-device", text="0 of 2 devices: none meets 'false'")
+    server.on(STATUS, msgspec.structs.replace(job_view(), reason=reason))
+    server.on(wait_for(1), held, held, round_view(1, "committed", result=server.aggregates[0]))
+    next(job.rounds()).run(model(1, 2))
+    assert caplog.messages == ["job j1 waits, round 1: 0 of 2 devices: none meets 'false'"]
 
 
 def test_a_model_that_vanished_since_it_was_found_is_uploaded_again(job, server):
@@ -305,6 +318,12 @@ def test_an_exception_cancels_the_job_with_the_reason_and_reaches_the_caller(job
         raise ValueError("diverged")
     assert server.bodies(CANCEL) == [{"reason": "ValueError: diverged"}]
     assert COMPLETE not in server.calls
+
+
+def test_an_exception_without_a_text_is_named_as_the_reason(job, server):
+    with pytest.raises(KeyboardInterrupt), job:
+        raise KeyboardInterrupt
+    assert server.bodies(CANCEL) == [{"reason": "KeyboardInterrupt"}]
 
 
 def test_an_exception_that_cannot_cancel_the_job_still_reaches_the_caller(job, server, caplog):
