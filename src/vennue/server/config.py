@@ -79,6 +79,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The policy's parameters."""
     policy_files: list[str] = []
     """Python files that define policies of one's own, to be known by their names."""
+    strategy_files: list[str] = []
+    """The same for strategies. A leaf without a job's strategy passes its reports on one by one."""
     attributes: dict[str, Any] = {}
     """Device attributes beyond the usual ones, for requirements: their names and kinds, as in ``{"lidar": "bool"}``."""
     seed: int = 0
@@ -111,10 +113,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Where to record check-ins for replays: kinds of devices and times, no device. By default nowhere."""
     durable_blobs: bool = True
     """Whether models and aggregates survive a power loss, and not only a crash of the process."""
-    validate: bool = False
-    """Check the core's invariants after every event: for tests, at a high cost."""
     durable_reports: bool = False
     """Whether acknowledged reports survive a power loss, and not only a crash of the process."""
+    validate: bool = False
+    """Check the core's invariants after every event: for tests, at a high cost."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:

@@ -1,7 +1,7 @@
 """Running a server: everything is put together here, started in order and stopped in order.
 
-All roles share one event loop and one process. `serve` runs inside a loop that exists (tests, the demo); `run` is the
-whole of ``vennue serve``: signals, exit codes, a loop of its own.
+All that a server does, as a root or as a leaf, shares one event loop and one process. `serve` runs inside a loop that
+exists (tests, the demo); `run` is the whole of ``vennue serve``: signals, exit codes, a loop of its own.
 """
 
 import asyncio
@@ -22,18 +22,25 @@ from granian._granian import SocketHolder
 from granian.constants import HTTPModes, Interfaces
 from granian.server.embed import Server
 
+from vennue.control.branch import Flush
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
+from vennue.control.leaf import Leaf
 from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
 from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
 from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.policies import get_policy, load_policies
 from vennue.server.app import App
+from vennue.server.application import Application
 from vennue.server.config import Limits, ServerConfig
+from vennue.server.leaf import LeafApp
+from vennue.server.routes.leaves import MAX_TOGETHER
+from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
 from vennue.state.ledger import SqlLedger
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blobs import BlobStore, DirectoryBlobs
+from vennue.updates.strategies import load_strategies
 
 log = logging.getLogger("vennue.server")
 
@@ -62,42 +69,16 @@ async def serve(
         InvalidInput: the policy is unknown, its file does not import, or its parameters make no sense.
     """
     stop = asyncio.Event() if stop is None else stop
-    for path in config.policy_files:
-        load_policies(path)
-    planner = get_policy(config.policy, **config.parameters)
-    schema = DEFAULT_SCHEMA.extend(config.attributes)
+    for path in config.strategy_files:
+        load_strategies(path)
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(config.host, config.port))
         directory = stack.enter_context(DataDirectory(config.data_dir))
         blobs = DirectoryBlobs(directory.blobs, max_blob_bytes=config.limits.blob_bytes, durable=config.durable_blobs)
-        coordinator = Coordinator(
-            SqlLedger.at(directory.ledger),
-            DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads),
-            planner,
-            policy=config.policy,
-            parameters=config.parameters,
-            schema=schema,
-            seed=config.seed,
-            replan_interval_s=config.replan_interval_s,
-            accept_lease_s=config.accept_lease_s,
-            admission_window_s=config.admission_window_s,
-            stall_grace_s=config.stall_grace_s,
-            quotas=config.quotas,
-            batch_window_s=config.batch_window_s,
-            max_waiters=config.limits.waiters,
-            validate=config.validate,
-        )
-        await stack.enter_async_context(_started(coordinator, config.drain_s))
-        recorder = None
-        if config.record_dir is not None:
-            recorder = Recorder(
-                config.record_dir, max_file_bytes=config.limits.record_bytes // RECORD_FILES, max_files=RECORD_FILES
-            )
-            await stack.enter_async_context(_recording(recorder))
-        selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)), recorder=recorder)
-        app = App(coordinator, selector, config.limits, version("vennue"))
+        start = _leaf if config.role == "leaf" else _root
+        app, announce_stop = await start(config, directory, blobs, stack)
         url = _url(listener)
-        serving = await stack.enter_async_context(_answering(app, coordinator, listener, config))
+        serving = await stack.enter_async_context(_answering(app, announce_stop, listener, config))
         log.info("serving at %s", url)
         if ready is not None:
             ready(url)
@@ -109,6 +90,70 @@ async def serve(
         if serving.done():
             serving.result()
             raise Unavailable("the HTTP server has stopped by itself", fix="see the log above")
+
+
+async def _root(
+    config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
+) -> tuple[Application, Callable[[], None]]:
+    """The whole pool; and what announces the stop."""
+    for path in config.policy_files:
+        load_policies(path)
+    planner = get_policy(config.policy, **config.parameters)
+    schema = DEFAULT_SCHEMA.extend(config.attributes)
+    coordinator = Coordinator(
+        SqlLedger.at(directory.ledger),
+        DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads, durable=config.durable_reports),
+        planner,
+        policy=config.policy,
+        parameters=config.parameters,
+        schema=schema,
+        seed=config.seed,
+        replan_interval_s=config.replan_interval_s,
+        accept_lease_s=config.accept_lease_s,
+        admission_window_s=config.admission_window_s,
+        stall_grace_s=config.stall_grace_s,
+        quotas=config.quotas,
+        batch_window_s=config.batch_window_s,
+        max_waiters=config.limits.waiters,
+        validate=config.validate,
+    )
+    await stack.enter_async_context(_started(coordinator, config.drain_s))
+    recorder = None
+    if config.record_dir is not None:
+        recorder = Recorder(
+            config.record_dir, max_file_bytes=config.limits.record_bytes // RECORD_FILES, max_files=RECORD_FILES
+        )
+        await stack.enter_async_context(_recording(recorder))
+    selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)), recorder=recorder)
+    app = App(coordinator, selector, config.limits, version("vennue"), leaf_key=config.leaf_key)
+    return app, coordinator.announce_stop
+
+
+async def _leaf(
+    config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
+) -> tuple[Application, Callable[[], None]]:
+    """A leaf of the pool; and what announces the stop."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every call of every device
+    upstream = HttpUpstream(config.root, config.leaf_key, blobs)
+    stack.push_async_callback(upstream.close)
+    flush = Flush(
+        reports=min(config.leaf.flush_reports, MAX_TOGETHER),
+        bytes=config.leaf.flush_bytes,
+        age_s=config.leaf.flush_s,
+        margin_s=config.leaf.deadline_margin_s,
+    )
+    leaf = Leaf(
+        upstream,
+        blobs,
+        directory.spool,
+        flush=flush,
+        answer_s=config.leaf.answer_s,
+        max_uploads=config.limits.uploads,
+        durable=config.durable_reports,
+    )
+    await stack.enter_async_context(_started(leaf, config.drain_s))
+    app = LeafApp(leaf, upstream, blobs, config.limits, version("vennue"), leaf_key=config.leaf_key)
+    return app, leaf.announce_stop
 
 
 def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> int:
@@ -171,12 +216,12 @@ class _Granian(Server):
 
 
 @asynccontextmanager
-async def _started(coordinator: Coordinator, drain_s: float) -> AsyncIterator[None]:
+async def _started(role: Coordinator | Leaf, drain_s: float) -> AsyncIterator[None]:
     try:
-        await coordinator.start()
+        await role.start()
         yield
     finally:
-        await coordinator.stop(drain_s)
+        await role.stop(drain_s)
 
 
 @asynccontextmanager
@@ -197,7 +242,7 @@ async def _recording(recorder: Recorder) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _answering(
-    app: App, coordinator: Coordinator, listener: socket.socket, config: ServerConfig
+    app: Application, announce_stop: Callable[[], None], listener: socket.socket, config: ServerConfig
 ) -> AsyncIterator[asyncio.Task[None]]:
     granian = _Granian(app, listener, config.limits)
     loop = asyncio.get_running_loop()
@@ -209,7 +254,7 @@ async def _answering(
     try:
         yield serving
     finally:
-        coordinator.announce_stop()
+        announce_stop()
         granian.interrupt_signal = True
         granian.main_loop_interrupt.set()
         until = loop.time() + config.drain_s

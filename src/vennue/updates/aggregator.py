@@ -128,6 +128,13 @@ class RoundAggregator:
             return {assignment: unit.receipts[assignment] for assignment, unit in self._finished.items()}
 
     @property
+    def units(self) -> list[Mapping[AssignmentId, Receipt]]:
+        """The same receipts, together where they count together."""
+        with self._lock:
+            units = {unit.key: unit.receipts for unit in self._finished.values()}
+        return list(units.values())
+
+    @property
     def waiting(self) -> tuple[Partial, ...]:
         """The partial sums that are durable, and neither taken nor dropped."""
         with self._lock:
@@ -210,14 +217,16 @@ class RoundAggregator:
         return sink
 
     def take(self, id: str) -> None:
-        """A partial sum counts, in place of whatever came for its assignments by other ways.
+        """A partial sum counts, in place of whatever came for its assignments by other ways. Repeating it is safe.
 
         Raises:
-            NotFound: no such sum waits.
+            NotFound: there is no such sum.
         """
         with self._folding, self._lock:
             unit = self._waiting.pop(id, None)
             if unit is None:
+                if any(taken.partial is not None and taken.partial.id == id for taken in self._finished.values()):
+                    return
                 raise NotFound("there is no such partial sum", field="partial", value=id)
             for assignment in unit.receipts:
                 other = self._finished.pop(assignment, None)
@@ -327,7 +336,9 @@ class RoundAggregator:
             counted = frozenset(assignments)
             self._sum.make(self._units(counted), counted, self._staleness)
             self._sum.fold.store(write)
-            return self._sum.partial(id)
+            partial = self._sum.partial(id)
+            self._sum.reset()  # its memory is for whoever sums up next
+            return partial
 
     def release(self, assignments: Iterable[AssignmentId]) -> None:
         """Forget updates that have gone on, as a partial sum. Their receipts are the caller's to keep."""

@@ -95,10 +95,10 @@ async def test_a_body_above_the_limit_is_refused_by_its_length_or_as_it_arrives(
 
 
 async def test_a_storage_failure_is_logged_with_the_file_and_answered_without_it(app, monkeypatch, caplog):
-    async def fail(*_: object) -> None:
+    def fail(**_: object) -> None:
         raise StorageError("cannot store a blob: disk full", field="path", value="/srv/data/blobs/x")
 
-    monkeypatch.setattr(app._coordinator.data, "store", fail)
+    monkeypatch.setattr(app._coordinator.data.blobs, "create", fail)
     answer = await ask(app, "PUT", f"/v1/blobs/{'0' * 64}", b"x", content_length="1")
     assert answer.status == 503
     assert b"/srv/data" not in answer.body

@@ -5,7 +5,7 @@ from vennue.control.leaves import Leaves
 from vennue.control.selector import Selector
 from vennue.server.config import Limits
 from vennue.server.routes.blobs import BlobRoutes
-from vennue.server.routes.devices import DeviceRoutes
+from vennue.server.routes.devices import RootDeviceRoutes
 from vennue.server.routes.jobs import JobRoutes
 from vennue.server.routes.leaves import LeafRoutes
 from vennue.server.routes.operators import OperatorRoutes
@@ -25,9 +25,9 @@ def all_routes(
     """Every route, described at ``/openapi.json``."""
     operators = OperatorRoutes(coordinator, limits, version, telemetry)
     routes = [
-        *DeviceRoutes(selector, limits).routes(),
+        *RootDeviceRoutes(selector, limits).routes(),
         *JobRoutes(coordinator, limits).routes(),
-        *BlobRoutes(coordinator, limits).routes(),
+        *BlobRoutes(coordinator.data.blobs, limits, coordinator.data.store).routes(),
         *LeafRoutes(Leaves(coordinator), limits.blob_bytes, leaf_key).routes(),
         *operators.routes(),
     ]

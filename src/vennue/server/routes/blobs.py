@@ -4,9 +4,9 @@ Any HTTP cache in front just works: strong ETags, one range at a time (RFC 9110,
 """
 
 import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from vennue.control.coordinator import Coordinator
 from vennue.core.errors import NotFound
 from vennue.core.ids import Digest
 from vennue.protocol import BlobReceipt
@@ -14,7 +14,7 @@ from vennue.server.config import Limits
 from vennue.server.http import Answer, Headers, Request, content_length, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
-from vennue.updates.blobs import check_digest
+from vennue.updates.blobs import BlobStore, check_digest
 
 _RANGE: Final = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 _DIGEST: Final = Parameter(
@@ -23,12 +23,23 @@ _DIGEST: Final = Parameter(
 )  # fmt: skip
 
 
-class BlobRoutes:
-    """Handlers for blobs."""
+Store = Callable[[Digest, AsyncIterator[bytes], int | None], Awaitable[int]]
+"""Stores a blob of that digest and size as it arrives; the size."""
 
-    def __init__(self, coordinator: Coordinator, limits: Limits) -> None:
-        self._data = coordinator.data
+
+class BlobRoutes:
+    """Handlers for blobs.
+
+    Args:
+        blobs: where they are.
+        limits: on what a caller may send.
+        store: how an upload is stored; without it, none is taken.
+    """
+
+    def __init__(self, blobs: BlobStore, limits: Limits, store: Store | None = None) -> None:
+        self._blobs = blobs
         self._limits = limits
+        self._store = store
 
     def routes(self) -> list[Route]:
         """The routes of these handlers."""
@@ -75,20 +86,21 @@ class BlobRoutes:
 
     async def put(self, request: Request) -> Answer:
         """``PUT /v1/blobs/{sha256}``."""
+        assert self._store is not None, "no route leads here without a store"
         digest = check_digest(request.params["sha256"])
         limit = self._limits.blob_bytes
         announced = content_length(request.scope, limit)
         try:
-            size_bytes = self._data.blobs.size(digest)
+            size_bytes = self._blobs.size(digest)
         except NotFound:
-            size_bytes = await self._data.store(digest, request.chunks(limit), announced)
+            size_bytes = await self._store(digest, request.chunks(limit), announced)
             return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
         return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes))
 
     async def get(self, request: Request) -> Answer:
         """``GET /v1/blobs/{sha256}`` and HEAD."""
         digest = check_digest(request.params["sha256"])
-        path = self._data.blobs.path(digest)
+        path = self._blobs.path(digest)
         size = path.stat().st_size
         etag = f'"{digest}"'
         headers: Headers = [

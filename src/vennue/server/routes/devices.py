@@ -5,10 +5,13 @@
 
 import base64
 import math
-from typing import Final
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Final, Protocol
 
 import msgspec
 
+from vennue.control.dataplane import Body
 from vennue.control.selector import Selector
 from vennue.core.errors import InvalidInput
 from vennue.core.ids import AssignmentId, Digest
@@ -38,14 +41,33 @@ _ASSIGNMENT: Final = Parameter(
 )
 
 
-class DeviceRoutes:
-    """Handlers for what devices ask."""
+class Reports(Protocol):
+    """What takes a device's report: `Selector.report` says what the arguments are."""
 
-    def __init__(self, selector: Selector, limits: Limits) -> None:
-        self._selector = selector
+    async def __call__(
+        self,
+        id: AssignmentId,
+        token: str,
+        weight: float,
+        metrics: Mapping[str, float],
+        body: Body,
+        *,
+        sha256: Digest | None = None,
+        model: Digest | None = None,
+    ) -> ReportReceipt: ...
+
+
+class DeviceRoutes(ABC):
+    """The routes of devices, and their handler of reports; the others differ between root and leaf.
+
+    Args:
+        reports: takes reports.
+        limits: on what a device may send.
+    """
+
+    def __init__(self, reports: Reports, limits: Limits) -> None:
+        self._reports = reports
         self._limits = limits
-        self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
-        self._decline_decoder = msgspec.json.Decoder(DeclineRequest)
         self._metrics_decoder = msgspec.json.Decoder(dict[str, float])
 
     def routes(self) -> list[Route]:
@@ -115,43 +137,28 @@ class DeviceRoutes:
             ),
         ]  # fmt: skip
 
+    @abstractmethod
     async def check_in(self, request: Request) -> Answer:
         """``POST /v1/check-ins``."""
-        message = await request.json(self._check_in_decoder, self._limits.check_in_bytes)
-        answer, pending = self._selector.check_in(message)
-        if pending is not None:
-            answer = await pending or answer
-        return json_answer(answer)
 
+    @abstractmethod
     async def accept(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/accept``."""
-        task, pending = self._selector.accept(AssignmentId(request.params["id"]), bearer(request, _SHOWN))
-        if pending is not None:
-            await pending
-        return json_answer(task)
 
+    @abstractmethod
     async def decline(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/decline``."""
-        token = bearer(request, _SHOWN)
-        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
-        answer, pending = self._selector.decline(AssignmentId(request.params["id"]), token, message)
-        if pending is not None:
-            await pending
-        return json_answer(answer)
 
+    @abstractmethod
     async def abort(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/abort``."""
-        token = bearer(request, _SHOWN)
-        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
-        self._selector.abort(AssignmentId(request.params["id"]), token, message)
-        return Answer(status=204)
 
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
         token = bearer(request, _SHOWN)
         weight = _examples(request.header(EXAMPLES_HEADER))
         metrics = self._metrics(request.header(METRICS_HEADER))
-        receipt = await self._selector.report(
+        receipt = await self._reports(
             AssignmentId(request.params["id"]),
             token,
             weight,
@@ -174,6 +181,43 @@ class DeviceRoutes:
         if len(metrics) > MAX_METRICS:
             raise InvalidInput("too many metrics", field=METRICS_HEADER, value=len(metrics), limit=MAX_METRICS)
         return metrics
+
+
+class RootDeviceRoutes(DeviceRoutes):
+    """Handlers for what devices ask of a pool."""
+
+    def __init__(self, selector: Selector, limits: Limits) -> None:
+        super().__init__(selector.report, limits)
+        self._selector = selector
+        self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
+        self._decline_decoder = msgspec.json.Decoder(DeclineRequest)
+
+    async def check_in(self, request: Request) -> Answer:
+        message = await request.json(self._check_in_decoder, self._limits.check_in_bytes)
+        answer, pending = self._selector.check_in(message)
+        if pending is not None:
+            answer = await pending or answer
+        return json_answer(answer)
+
+    async def accept(self, request: Request) -> Answer:
+        task, pending = self._selector.accept(AssignmentId(request.params["id"]), bearer(request, _SHOWN))
+        if pending is not None:
+            await pending
+        return json_answer(task)
+
+    async def decline(self, request: Request) -> Answer:
+        token = bearer(request, _SHOWN)
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
+        answer, pending = self._selector.decline(AssignmentId(request.params["id"]), token, message)
+        if pending is not None:
+            await pending
+        return json_answer(answer)
+
+    async def abort(self, request: Request) -> Answer:
+        token = bearer(request, _SHOWN)
+        message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
+        self._selector.abort(AssignmentId(request.params["id"]), token, message)
+        return Answer(status=204)
 
 
 def _model(header: str | None) -> Digest | None:

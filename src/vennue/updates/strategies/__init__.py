@@ -8,7 +8,7 @@ from vennue.updates.strategies.fedavgm import FedAvgM
 from vennue.updates.strategies.fedbuff import FedBuff
 from vennue.updates.strategies.krum import Krum, MultiKrum
 from vennue.updates.strategies.qfedavg import QFedAvg
-from vennue.updates.strategies.registry import STRATEGIES, available, register, strategy
+from vennue.updates.strategies.registry import STRATEGIES, available, load_strategies, register, strategy
 from vennue.updates.strategies.robust import Median, Robust, TrimmedMean
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "TrimmedMean",
     "Update",
     "available",
+    "load_strategies",
     "register",
     "strategy",
 ]

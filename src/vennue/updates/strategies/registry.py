@@ -5,9 +5,11 @@ class. Names are taken once: neither a registration nor an entry point replaces 
 """
 
 import difflib
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Final, TypeVar
 
 from vennue.core.errors import Conflict, InvalidInput
@@ -97,6 +99,41 @@ def register(kind: S) -> S:
         )
     _registered[kind.name] = kind
     return kind
+
+
+def load_strategies(path: str) -> list[str]:
+    """Register the strategy classes that a Python file defines; their names. A file loaded anew replaces its own.
+
+    Raises:
+        InvalidInput: the file is not there, does not import (the error says why), or defines no strategy.
+        Conflict: another strategy has one of the names.
+    """
+    name = "vennue_strategies_" + hashlib.sha256(path.encode()).hexdigest()[:16]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(
+            f"{path} is no Python file", field="strategy_files", value=path, fix="give a file that ends in .py"
+        )
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # a file of somebody's own may raise anything
+        raise InvalidInput(
+            f"the strategy file {path} does not import: {error!r}",
+            field="strategy_files",
+            value=path,
+            fix="run it with Python to see where",
+        ) from error
+    own = [kind for kind in vars(module).values() if isinstance(kind, type) and issubclass(kind, Strategy)]
+    found = [register(kind) for kind in own if kind.__module__ == name and not inspect.isabstract(kind)]
+    if not found:
+        raise InvalidInput(
+            f"{path} defines no strategy",
+            field="strategy_files",
+            value=path,
+            fix="derive one from vennue.updates.strategies.Strategy",
+        )
+    return [kind.name for kind in found]
 
 
 def _installed(name: str) -> type[Strategy] | None:

@@ -1,0 +1,188 @@
+"""The leaf's application: models from its cache, reports into its sums, and everything else of a device passed on.
+
+So a device needs one address, whether that is the root's or a leaf's. Owners and operators ask the root.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from vennue.control.leaf import Leaf, PassOn
+from vennue.core.errors import NotFound
+from vennue.protocol import Health
+from vennue.server.application import Application
+from vennue.server.config import Limits
+from vennue.server.http import Answer, Request, Transport, json_answer
+from vennue.server.openapi import describe
+from vennue.server.routes.blobs import BlobRoutes
+from vennue.server.routes.devices import DeviceRoutes
+from vennue.server.routes.leaves import LeafRoutes
+from vennue.server.routes.operators import METRICS_TYPE
+from vennue.server.routing import TEXT, Reply, Route
+from vennue.server.upstream import HttpUpstream
+from vennue.updates.blobs import BlobStore, check_digest
+
+_COUNTERS = {
+    "reports": "Reports that were acknowledged, here or at leaves below",
+    "duplicates": "Repeated reports that were answered again",
+    "refused_reports": "Reports that the root did not count",
+    "report_bytes": "Bytes of the reports acknowledged here",
+    "partials": "Partial sums that the root has counted",
+    "partials_refused": "Partial sums that had to be made again without some reports",
+    "passed_on": "Requests of devices that were passed on",
+}
+
+
+class LeafApp(Application):
+    """Answers requests. It belongs to the leaf's event loop.
+
+    Args:
+        leaf: started.
+        upstream: the root, or the leaf above.
+        blobs: where models are.
+        limits: on what a caller may send.
+        version: of the program.
+        leaf_key: what leaves below must show.
+    """
+
+    def __init__(
+        self, leaf: Leaf, upstream: HttpUpstream, blobs: BlobStore, limits: Limits, version: str, *, leaf_key: str
+    ) -> None:
+        super().__init__(limits)
+        self._leaf = leaf
+        self._root = upstream.url
+        operator = _OperatorRoutes(leaf, upstream, self.responses, version)
+        routes = [
+            *_DeviceRoutes(leaf, upstream, limits).routes(),
+            *_BlobRoutes(upstream, blobs, limits).routes(),
+            *LeafRoutes(leaf, limits.blob_bytes, leaf_key).routes(),
+            *operator.routes(),
+        ]
+        operator.description = msgspec.json.encode(describe(routes, version))
+        self.serve(routes)
+
+    @property
+    def stopping(self) -> bool:
+        return self._leaf.stopping
+
+    async def _answer(self, request: Request, transport: Transport) -> None:
+        try:
+            await super()._answer(request, transport)
+        except NotFound as error:
+            if error.field == "path":
+                error.fix = f"this is a leaf: ask its root, {self._root}"
+            raise
+
+
+class _DeviceRoutes(DeviceRoutes):
+    """A device's calls: reports are taken here, the others passed on."""
+
+    def __init__(self, leaf: Leaf, upstream: HttpUpstream, limits: Limits) -> None:
+        super().__init__(leaf.receive, limits)
+        self._leaf = leaf
+        self._upstream = upstream
+
+    async def report(self, request: Request) -> Answer:
+        try:
+            return await super().report(request)
+        except PassOn:
+            return await self._pass_on(request, self._limits.blob_bytes)
+
+    async def check_in(self, request: Request) -> Answer:
+        return await self._pass_on(request, self._limits.check_in_bytes)
+
+    accept = decline = abort = check_in
+
+    async def _pass_on(self, request: Request, limit: int) -> Answer:
+        self._leaf.counters.passed_on += 1
+        return await self._upstream.pass_on(request, limit)
+
+
+class _BlobRoutes(BlobRoutes):
+    """Models, fetched when they are first asked for."""
+
+    def __init__(self, upstream: HttpUpstream, blobs: BlobStore, limits: Limits) -> None:
+        super().__init__(blobs, limits)
+        self._upstream = upstream
+
+    def routes(self) -> list[Route]:
+        return [route for route in super().routes() if route.method != "PUT"]
+
+    async def get(self, request: Request) -> Answer:
+        await self._upstream.fetch(check_digest(request.params["sha256"]))
+        return await super().get(request)
+
+
+class _OperatorRoutes(Collector):
+    """Health and metrics of the leaf itself."""
+
+    def __init__(self, leaf: Leaf, upstream: HttpUpstream, responses: Counter[int], version: str) -> None:
+        self.description = b""
+        self._leaf = leaf
+        self._upstream = upstream
+        self._responses = responses
+        self._version = version
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def routes(self) -> list[Route]:
+        common: dict[str, Any] = {"method": "GET", "tag": "operator"}
+        return [
+            Route(
+                path="/metrics", handler=self.metrics, name="metrics", text="Metrics, in Prometheus' text format.",
+                replies=(Reply(status=200, text="The metrics.", body=TEXT),), **common,
+            ),
+            Route(
+                path="/healthz", handler=self.healthz, name="healthz", text="Whether the process is alive.",
+                replies=(Reply(status=200, text="It is.", body=Health),), **common,
+            ),
+            Route(
+                path="/readyz", handler=self.readyz, name="readyz", text="Whether the leaf can do its work now.",
+                replies=(
+                    Reply(status=200, text="It can.", body=Health),
+                    Reply(status=503, text="It cannot; the reason says why.", body=Health),
+                ), **common,
+            ),
+            Route(
+                path="/openapi.json", handler=self.openapi, name="openapi", text="This description.",
+                replies=(Reply(status=200, text="The description.", body=dict),), **common,
+            ),
+        ]  # fmt: skip
+
+    async def metrics(self, _: Request) -> Answer:
+        return Answer(headers=[("content-type", METRICS_TYPE)], body=generate_latest(self._registry))
+
+    async def healthz(self, _: Request) -> Answer:
+        return json_answer(Health(status="ok", version=self._version))
+
+    async def readyz(self, _: Request) -> Answer:
+        if self._leaf.stopping:
+            return json_answer(Health(status="stopping", version=self._version), status=503)
+        failure = self._upstream.failure
+        if failure is not None:
+            return json_answer(Health(status="failing", version=self._version, reason=failure), status=503)
+        return json_answer(Health(status="ok", version=self._version))
+
+    async def openapi(self, _: Request) -> Answer:
+        return Answer(headers=[("content-type", "application/json")], body=self.description)
+
+    def collect(self) -> Iterator[Metric]:
+        for name, text in _COUNTERS.items():
+            yield CounterMetricFamily(f"vennue_leaf_{name}", text, value=getattr(self._leaf.counters, name))
+        yield CounterMetricFamily("vennue_leaf_models_fetched", "Models downloaded", value=self._upstream.fetched)
+        responses = CounterMetricFamily("vennue_responses", "Answers by HTTP status", labels=["status"])
+        for status, count in sorted(self._responses.items()):
+            responses.add_metric([str(status)], count)
+        yield responses
+        gauges = {
+            "attempts": ("Attempts known", self._leaf.attempts),
+            "waiting_reports": ("Reports that wait to be counted", self._leaf.waiting),
+            "uploads": ("Reports being received", self._leaf.uploads.active),
+        }
+        for name, (text, value) in gauges.items():
+            yield GaugeMetricFamily(f"vennue_leaf_{name}", text, value=value)
