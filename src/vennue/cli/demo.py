@@ -1,5 +1,6 @@
 """``vennue demo``: jobs that contend for a fleet of simulated phones, under a policy and under a baseline."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,9 @@ from vennue.cli.terminal import ExitCode, plural
 
 if TYPE_CHECKING:
     from vennue.demo.demo import DemoResult
+
+_BUSY = 2.0
+"""Processes per processor, the demo's own included, above which time that passes 500 times as fast is not kept."""
 
 
 def demo(
@@ -58,6 +62,13 @@ def demo(
         terminal.print_json(result)
     else:
         report(result, terminal.output())
+        busy, processors = os.getloadavg()[0], os.cpu_count() or 1
+        if busy > _BUSY * processors:
+            terminal.notes().print(
+                f"this machine is busy ({busy:.1f} processes want its {plural(processors, 'processor')}): phones and "
+                "server came late, so these figures say little; try again on a quiet one, or with a lower --speedup",
+                soft_wrap=True,
+            )
     return ExitCode.OK if result.succeeded else ExitCode.FAILED
 
 

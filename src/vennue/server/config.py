@@ -181,6 +181,9 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: object) -> None
     values[path[-1]] = value
 
 
+_AS_JSON = """write the value as in JSON: 8765, 0.5, true, or {"name": 1}"""
+
+
 def _parse(name: str, text: str, kind: Any) -> Any:
     if kind in {str, Path, Path | None} or get_origin(kind) is Literal:
         return text
@@ -191,8 +194,12 @@ def _parse(name: str, text: str, kind: Any) -> Any:
             raise _bad(name, text, "must be 1 or 0", "1 for yes, 0 for no") from None
     try:
         return msgspec.json.decode(text, type=kind)
-    except msgspec.MsgspecError as error:
-        raise InvalidInput(f"{error}, got {text!r}", field=name, value=text, fix="write the value as in JSON") from None
+    except msgspec.ValidationError as error:
+        raise InvalidInput(
+            f"{error}, got {text!r}", field=name, value=text, fix="take a value and names that the setting has"
+        ) from None
+    except msgspec.MsgspecError:
+        raise InvalidInput(f"is no JSON, got {text!r}", field=name, value=text, fix=_AS_JSON) from None
 
 
 def _decode_path(kind: type, value: object) -> Any:
