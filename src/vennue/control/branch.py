@@ -101,6 +101,8 @@ class Unit:
     outcome: asyncio.Future[PartialReceipt]
     since: float
     """When it came; the event loop's time."""
+    sum_id: str
+    """The id of a leaf's sum; empty for a device's report."""
 
 
 class Branch:
@@ -147,10 +149,10 @@ class Branch:
         """Send what waits without further delay."""
         self._more.set()
 
-    def wait_for(self, receipts: Mapping[AssignmentId, Receipt], body_bytes: int) -> Unit:
+    def wait_for(self, receipts: Mapping[AssignmentId, Receipt], body_bytes: int, sum_id: str = "") -> Unit:
         """A unit that is durable waits for the next sum."""
         loop = asyncio.get_running_loop()
-        unit = Unit(receipts, body_bytes, loop.create_future(), loop.time())
+        unit = Unit(receipts, body_bytes, loop.create_future(), loop.time(), sum_id)
         unit.outcome.add_done_callback(seen)
         self.waiting |= dict.fromkeys(receipts, unit)
         self._more.set()

@@ -234,10 +234,9 @@ class Leaf:
         if refused is not None:
             return refused
         units = {branch.waiting[assignment] for assignment in partial.receipts if assignment in branch.waiting}
-        if len(units) == 1 and (unit := units.pop()).receipts.keys() == partial.receipts.keys():
-            return await self._outcome(unit)  # the same sum again
         if units:
-            return await self._after(units, partial)
+            unit = next(iter(units))
+            return await (self._outcome(unit) if unit.sum_id == id else self._after(units, partial))
         with branch.used():
             aggregator = branch.aggregator
 
@@ -247,7 +246,7 @@ class Leaf:
 
             start = functools.partial(aggregator.start_partial, partial)
             await self.uploads.receive(start, finish, body(aggregator.max_partial_bytes))
-            unit = branch.wait_for(partial.receipts, aggregator.layout.total_bytes)
+            unit = branch.wait_for(partial.receipts, aggregator.layout.total_bytes, id)
         outcome = await self._outcome(unit)
         self.counters.reports += len(partial.receipts) if outcome.counted else 0
         return outcome

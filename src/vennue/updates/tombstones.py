@@ -52,7 +52,8 @@ class Tombstones:
         rows = [[receipt.assignment, receipt.body_bytes, receipt.weight, receipt.sha256] for receipt in receipts]
         if not rows:
             return
-        line = json.dumps(rows, separators=(",", ":")) + "\n"
+        # A line of its own, even after one that a crash has cut off.
+        line = "\n" + json.dumps(rows, separators=(",", ":")) + "\n"
         path = self._directory / (attempt + _SUFFIX)
         with storage_errors("keep the receipts of a round", path), path.open("a") as file:
             file.write(line)
@@ -89,8 +90,12 @@ class Tombstones:
         with storage_errors("read the receipts of a round", path):
             text = path.read_text()
         found: dict[AssignmentId, Receipt] = {}
-        for line in text.split("\n")[:-1]:  # a crash may have cut the last one off
-            for assignment, body_bytes, weight, sha256 in json.loads(line):
+        for line in text.split("\n"):
+            try:
+                rows = json.loads(line or "[]")
+            except ValueError:  # a crash has cut it off
+                continue
+            for assignment, body_bytes, weight, sha256 in rows:
                 found[AssignmentId(assignment)] = Receipt(
                     AssignmentId(assignment),
                     body_bytes,

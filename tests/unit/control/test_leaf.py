@@ -1,0 +1,387 @@
+"""A leaf: reports in, sums out, each counted once by the root, and acknowledged only then."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from tests.unit.control.leaf_rig import LeafRig, leaf_under, unreachable
+from tests.unit.control.rig import Clock, Rig, body, rig_at, sha256, until, update
+from vennue.control.branch import Flush
+from vennue.control.leaf import PassOn
+from vennue.core.errors import Forbidden, InvalidUpdate, Overloaded, TooLate, Unavailable
+from vennue.core.ids import AssignmentId
+from vennue.tensors.codecs import CODECS, CONTENT_KEY
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with rig_at(tmp_path / "root", Clock()) as started:
+        yield started
+
+
+@pytest.fixture
+async def leaf(rig, tmp_path):
+    async with leaf_under(rig, tmp_path / "leaf") as started:
+        yield started
+
+
+async def round_of(rig: Rig, devices: int, **spec):
+    job = await rig.job(**{"demand": devices, **spec})
+    await rig.open(job)
+    return job, [rig.task(f"d{n}") for n in range(devices)]
+
+
+async def result(rig, job, number=1):
+    view = await rig.coordinator.round(job, number, wait_s=20)
+    assert view.state == "committed"
+    return rig.numbers(view.result)[0]
+
+
+def files(leaf):
+    return [path for path in leaf.directory.rglob("*") if path.is_file() and "blobs" not in path.parts]
+
+
+# -- what goes right -------------------------------------------------------------------------------------------------
+
+
+async def test_reports_become_one_sum_and_are_acknowledged_when_the_root_has_counted_it(rig, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=both) as leaf:
+        job, tasks = await round_of(rig, 2)
+        first = asyncio.create_task(leaf.report(tasks[0], 1.0, weight=3.0, loss=1.0))
+        await until(lambda: leaf.leaf.waiting == 1)
+        assert not first.done()
+        second = await leaf.report(tasks[1], 5.0, weight=1.0, loss=5.0)
+        assert (await first).duplicate is second.duplicate is False
+        assert await result(rig, job) == 2.0  # (3·1 + 5) / 4
+        view = await rig.coordinator.round(job, 1)
+        assert (view.weight, view.metrics) == (4.0, {"loss": 2.0})
+        assert len(leaf.upstream.sent) == 1
+        assert files(leaf) == []
+
+
+async def test_a_sum_goes_up_when_its_first_report_has_waited_long_enough(rig, tmp_path):
+    async with leaf_under(rig, tmp_path / "leaf", flush=Flush(reports=99, bytes=2**30, age_s=0.01, margin_s=0)) as leaf:
+        _, tasks = await round_of(rig, 2)
+        assert not (await leaf.report(tasks[0])).duplicate
+
+
+async def test_a_sum_goes_up_when_so_many_bytes_wait(rig, tmp_path):
+    flush = Flush(reports=99, bytes=2 * len(update(1.0)), age_s=1e6, margin_s=0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=flush) as leaf:
+        _, tasks = await round_of(rig, 3)
+        await asyncio.gather(leaf.report(tasks[0]), leaf.report(tasks[1]))
+        assert len(leaf.upstream.sent) == 1
+
+
+async def test_a_sum_goes_up_before_the_round_ends_whatever_it_waits_for(rig, tmp_path):
+    flush = Flush(reports=99, bytes=2**30, age_s=1e6, margin_s=60.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=flush) as leaf:
+        _, tasks = await round_of(rig, 2, deadline_s=60.0)
+        assert not (await leaf.report(tasks[0])).duplicate
+
+
+@pytest.mark.parametrize("codec", ["float16", "int8", "top-k"])
+async def test_codecs_are_decoded_at_the_leaf(rig, leaf, codec):
+    job, tasks = await round_of(rig, 1, codecs=(codec,))
+    data = CODECS[codec].encode({"w": np.array([127, 0], np.float32)}, metadata={CONTENT_KEY: "change"})
+    await leaf.report(tasks[0], data=data)
+    assert await result(rig, job) == pytest.approx(127.0)
+
+
+async def test_a_strategy_weighs_each_report_at_the_leaf(rig, leaf):
+    """Norm clipping to 2: changes of norm 2, of 1.2 and of √2·8 come to lengths 2, 1.2 and 2."""
+    job, tasks = await round_of(rig, 2, strategy="norm-clipping", strategy_options={"norm": float(np.sqrt(2))})
+    await leaf.report(tasks[0], 8.0)
+    await rig.report(tasks[1], 0.5)
+    assert await result(rig, job) == pytest.approx((1.0 + 0.5) / 2)
+
+
+async def test_devices_may_report_to_the_root_and_to_leaves_at_any_depth(rig, leaf, tmp_path):
+    async with LeafRig(tmp_path / "lower", lambda: leaf.leaf, leaf.blobs) as lower:
+        job, tasks = await round_of(rig, 4)
+        await rig.report(tasks[0], 1.0)
+        await leaf.report(tasks[1], 2.0)
+        receipts = await asyncio.gather(lower.report(tasks[2], 3.0), lower.report(tasks[3], 6.0))
+        assert not any(receipt.duplicate for receipt in receipts)
+        assert await result(rig, job) == 3.0
+        assert files(leaf) == files(lower) == []
+
+
+# -- exactly once ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_repeat_gets_its_receipt_and_counts_once(rig, leaf):
+    job, tasks = await round_of(rig, 2)
+    data = update(1.0)
+    first = await leaf.leaf.receive(tasks[0].assignment, tasks[0].token, 1.0, {}, body(data), sha256=sha256(data))
+    again = await leaf.report(tasks[0], 9.0)
+    at_root = await rig.report(tasks[0], 9.0)
+    assert [r.duplicate for r in (first, again, at_root)] == [False, True, True]
+    assert first.sha256 == again.sha256 == at_root.sha256
+    await leaf.report(tasks[1], 3.0)
+    assert await result(rig, job) == 2.0
+
+
+async def test_a_report_that_the_root_has_already_is_a_duplicate_and_the_others_count(rig, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=both) as leaf:
+        job, tasks = await round_of(rig, 2)
+        await rig.report(tasks[0], 1.0)
+        receipts = await asyncio.gather(leaf.report(tasks[0], 1.0), leaf.report(tasks[1], 3.0))
+        assert [receipt.duplicate for receipt in receipts] == [True, False]
+        assert await result(rig, job) == 2.0
+        assert [len(manifest.reports) for manifest in leaf.upstream.sent] == [2, 1]
+
+
+@pytest.mark.parametrize("lost", ["before", "after"])
+async def test_a_sum_whose_delivery_breaks_on_either_way_counts_once(rig, leaf, lost):
+    job, tasks = await round_of(rig, 1)
+    failures = 3
+
+    async def breaks(call: str) -> None:
+        nonlocal failures
+        if call == "send" and failures:
+            failures -= 1
+            raise unreachable()
+
+    setattr(leaf.upstream, lost, breaks)
+    receipt = await leaf.report(tasks[0], 7.0)
+    assert receipt.duplicate == (lost == "after")
+    assert await result(rig, job) == 7.0
+    assert rig.coordinator.counters.reports == 1
+
+
+async def test_a_leaf_that_died_sends_what_its_spool_holds(rig, tmp_path):
+    never = Flush(reports=99, bytes=2**30, age_s=1e6, margin_s=0.0)
+    job, tasks = await round_of(rig, 2)
+    async with leaf_under(rig, tmp_path / "leaf", flush=never) as leaf:
+        waiting = asyncio.create_task(leaf.report(tasks[0], 1.0))
+        await until(lambda: leaf.leaf.waiting == 1)
+        await leaf.crash()
+        waiting.cancel()
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        await until(lambda: rig.coordinator.counters.reports == 1)
+        await leaf.report(tasks[0], 9.0)  # what counts is what was spooled first
+        await leaf.report(tasks[1], 5.0)
+        assert await result(rig, job) == 3.0
+
+
+async def test_a_leaf_that_died_after_the_root_had_counted_its_sum_does_not_count_it_again(rig, tmp_path):
+    job, tasks = await round_of(rig, 2)
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        stuck = asyncio.Event()
+
+        async def answer_is_lost(call: str) -> None:
+            if call == "send":
+                stuck.set()
+                await asyncio.Event().wait()
+
+        leaf.upstream.after = answer_is_lost
+        waiting = asyncio.create_task(leaf.report(tasks[0], 1.0))
+        await stuck.wait()
+        await leaf.crash()
+        waiting.cancel()
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        assert (await leaf.report(tasks[0], 1.0)).duplicate
+        await leaf.report(tasks[1], 3.0)
+        assert await result(rig, job) == 2.0
+
+
+async def test_what_was_spooled_for_a_round_that_is_over_is_removed(rig, tmp_path):
+    job, tasks = await round_of(rig, 2)
+    never = Flush(reports=99, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=never) as leaf:
+        waiting = asyncio.create_task(leaf.report(tasks[0], 1.0))
+        await until(lambda: leaf.leaf.waiting == 1)
+        await leaf.crash()
+        waiting.cancel()
+    await rig.coordinator.cancel(job, "enough")
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        await until(lambda: not files(leaf))
+
+
+# -- what does not count ---------------------------------------------------------------------------------------------
+
+
+async def test_a_report_that_came_too_late_is_taken_out_and_its_device_told_why(rig, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=both) as leaf:
+        job, (late, _) = await round_of(rig, 2, lease_s=60.0)
+        rig.clock.now += 1000
+        other, third = rig.task("d7"), rig.task("d8")
+        refused, counted = asyncio.create_task(leaf.report(late)), asyncio.create_task(leaf.report(other, 3.0))
+        with pytest.raises(TooLate, match="lease ran out"):
+            await refused
+        assert not (await counted).duplicate
+        await rig.report(third, 5.0)
+        assert await result(rig, job) == 4.0
+
+
+async def test_a_token_that_is_not_the_device_s_is_refused_before_the_body(rig, leaf):
+    _, tasks = await round_of(rig, 2)
+    stolen = tasks[0].token
+    with pytest.raises(Forbidden):
+        await leaf.leaf.receive(tasks[1].assignment, stolen, 1.0, {}, body(update(1.0)))
+    assert files(leaf) == []
+
+
+async def test_an_update_that_does_not_fit_is_refused_at_the_leaf(rig, leaf):
+    job, tasks = await round_of(rig, 1)
+    for data in (update(float("nan")), update(1.0, size=3), update(1.0)[:-1]):
+        with pytest.raises(InvalidUpdate):
+            await leaf.report(tasks[0], data=data)
+    with pytest.raises(InvalidUpdate, match="another round"):
+        await leaf.leaf.receive(
+            tasks[0].assignment, tasks[0].token, 1.0, {}, body(update(1.0)), model=sha256(b"another")
+        )
+    assert files(leaf) == []
+    await leaf.report(tasks[0], 2.0)
+    assert await result(rig, job) == 2.0
+
+
+async def test_a_round_that_is_over_and_one_that_takes_no_sums_are_passed_on(rig, leaf):
+    job, tasks = await round_of(rig, 1)
+    await rig.report(tasks[0])
+    await rig.coordinator.round(job, 1, wait_s=20)
+    with pytest.raises(PassOn):
+        await leaf.report(tasks[0])
+    _, tasks = await round_of(rig, 3, strategy="median")
+    with pytest.raises(PassOn):
+        await leaf.report(tasks[0])
+    with pytest.raises(PassOn):
+        await leaf.leaf.receive(AssignmentId("none.1.1.1"), "x.y", 1.0, {}, body(b""))
+    assert files(leaf) == []
+
+
+async def test_reports_of_a_cancelled_job_are_told_so_and_leave_nothing(rig, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=both) as leaf:
+        job, tasks = await round_of(rig, 2)
+        first = asyncio.create_task(leaf.report(tasks[0]))
+        await until(lambda: leaf.leaf.waiting == 1)
+        await rig.coordinator.cancel(job, "enough")
+        outcomes = await asyncio.gather(first, leaf.report(tasks[1]), return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [TooLate, TooLate]
+        assert files(leaf) == []
+
+
+async def test_while_the_root_is_away_a_device_is_told_that_its_report_is_safe_and_asks_again(rig, tmp_path):
+    async with leaf_under(rig, tmp_path / "leaf", answer_s=0.01) as leaf:
+        job, tasks = await round_of(rig, 1)
+        away = True
+
+        async def breaks(call: str) -> None:
+            if call == "send" and away:
+                raise unreachable()
+
+        leaf.upstream.before = breaks
+        for _ in range(3):
+            with pytest.raises(Overloaded, match="safe here"):
+                await leaf.report(tasks[0], 4.0)
+        away = False
+        await until(lambda: rig.coordinator.counters.reports == 1)
+        assert (await leaf.report(tasks[0], 4.0)).assignment == tasks[0].assignment
+        assert await result(rig, job) == 4.0
+
+
+async def test_an_attempt_that_cannot_be_asked_for_is_asked_for_again_by_the_next_report(rig, leaf):
+    _, tasks = await round_of(rig, 1)
+    away = True
+
+    async def breaks(_: str) -> None:
+        if away:
+            raise unreachable()
+
+    leaf.upstream.before = breaks
+    with pytest.raises(Unavailable):
+        await leaf.report(tasks[0])
+    away = False
+    assert not (await leaf.report(tasks[0])).duplicate
+
+
+# -- leaves of leaves ------------------------------------------------------------------------------------------------
+
+
+async def test_a_late_report_two_levels_down_costs_only_itself(rig, leaf, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with LeafRig(tmp_path / "lower", lambda: leaf.leaf, leaf.blobs, flush=both) as lower:
+        job, (late, _) = await round_of(rig, 2, lease_s=60.0)
+        rig.clock.now += 1000
+        other, third = rig.task("d7"), rig.task("d8")
+        refused, counted = asyncio.create_task(lower.report(late)), asyncio.create_task(lower.report(other, 3.0))
+        with pytest.raises(TooLate):
+            await refused
+        assert not (await counted).duplicate
+        await leaf.report(third, 5.0)
+        assert await result(rig, job) == 4.0
+        assert files(leaf) == files(lower) == []
+
+
+async def test_a_device_that_turns_from_one_leaf_to_another_counts_once(rig, tmp_path):
+    held = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with (
+        leaf_under(rig, tmp_path / "upper", flush=held) as upper,
+        LeafRig(tmp_path / "lower", lambda: upper.leaf, upper.blobs) as lower,
+    ):
+        job, tasks = await round_of(rig, 2)
+        at_upper = asyncio.create_task(upper.report(tasks[0], 1.0))
+        await until(lambda: upper.leaf.waiting == 1)
+        at_lower = asyncio.create_task(lower.report(tasks[0], 1.0))
+        await until(lambda: lower.leaf.waiting == 1)
+        await upper.report(tasks[1], 3.0)
+        assert {(await at_upper).duplicate, (await at_lower).duplicate} == {False, True}
+        assert await result(rig, job) == 2.0
+        assert rig.coordinator.counters.reports == 2
+
+
+async def test_a_sum_for_a_round_that_is_over_learns_what_counted(rig, leaf, tmp_path):
+    """The answer to a sum is lost, the round ends, and the leaf above has forgotten it."""
+    job, tasks = await round_of(rig, 1)
+    async with LeafRig(tmp_path / "lower", lambda: leaf.leaf, leaf.blobs) as lower:
+        lost = True
+
+        async def breaks(call: str) -> None:
+            nonlocal lost
+            if call == "send" and lost:
+                lost = False
+                await rig.coordinator.round(job, 1, wait_s=20)
+                for branch in list(leaf.leaf._branches.values()):
+                    await leaf.leaf._forget(branch)
+                raise unreachable()
+
+        lower.upstream.after = breaks
+        assert (await lower.report(tasks[0], 7.0)).duplicate
+        assert await result(rig, job) == 7.0
+
+
+async def test_a_leaf_that_is_idle_forgets_its_attempts_and_learns_them_anew(rig, leaf, monkeypatch):
+    _, tasks = await round_of(rig, 2)
+    await leaf.report(tasks[0])
+    (branch,) = leaf.leaf._branches.values()
+    await until(lambda: branch.idle_since(branch.busy_at + 1))
+    await leaf.leaf._forget(branch)
+    assert leaf.leaf.attempts == 0
+    assert not (await leaf.report(tasks[1])).duplicate
+
+
+async def test_leaves_of_different_rounds_do_not_wait_for_each_other(rig, leaf):
+    first, tasks = await round_of(rig, 1)
+    second = await rig.job(demand=1)
+    await rig.open(second)
+    others = [rig.task("another")]
+    blocked = asyncio.Event()
+
+    async def hold(call: str) -> None:
+        if call == "send" and leaf.upstream.sent and not blocked.is_set():
+            await blocked.wait()
+
+    leaf.upstream.after = hold
+    slow = asyncio.create_task(leaf.report(tasks[0], 1.0))
+    await until(lambda: len(leaf.upstream.sent) == 1)
+    blocked_by_first = asyncio.create_task(leaf.report(others[0], 2.0))
+    await until(lambda: len(leaf.upstream.sent) == 2)
+    blocked.set()
+    await asyncio.gather(slow, blocked_by_first)
+    assert (await result(rig, first), await result(rig, second)) == (1.0, 2.0)

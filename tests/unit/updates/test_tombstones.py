@@ -1,0 +1,72 @@
+"""Tombstones: receipts of rounds that are over, found again, in bounded space, after a crash too."""
+
+import pytest
+
+from vennue.core.errors import StorageError
+from vennue.core.ids import AssignmentId, AttemptId, Digest
+from vennue.updates.sums import Receipt
+from vennue.updates.tombstones import Tombstones
+
+
+def receipt(attempt: str, number: int) -> Receipt:
+    return Receipt(AssignmentId(f"{attempt}.{number}"), 100 + number, 2.5, Digest("0" * 64), token="secret")
+
+
+def found(tombstones: Tombstones, attempt: str, number: int) -> Receipt | None:
+    return tombstones.find(AssignmentId(f"{attempt}.{number}"))
+
+
+def test_a_buried_receipt_is_found_by_its_assignment_as_a_duplicate_s(tmp_path):
+    tombstones = Tombstones(tmp_path)
+    tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", 1), receipt("j.1.1", 2)])
+    expected = Receipt(AssignmentId("j.1.1.2"), 102, 2.5, Digest("0" * 64), duplicate=True)
+    assert found(tombstones, "j.1.1", 2) == expected
+    assert found(Tombstones(tmp_path), "j.1.1", 2) == expected
+    assert found(tombstones, "j.1.1", 3) is None
+    assert found(tombstones, "j.2.1", 1) is None
+
+
+def test_an_attempt_is_buried_in_several_parts(tmp_path):
+    tombstones = Tombstones(tmp_path)
+    for number in (1, 2, 2):
+        tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", number)])
+        assert found(tombstones, "j.1.1", number) is not None
+    assert found(tombstones, "j.1.1", 1) is not None
+
+
+def test_tokens_are_not_kept(tmp_path):
+    Tombstones(tmp_path).bury(AttemptId("j.1.1"), [receipt("j.1.1", 1)])
+    assert b"secret" not in (tmp_path / "j.1.1.jsonl").read_bytes()
+
+
+def test_the_oldest_rounds_go_when_the_space_is_used_up(tmp_path):
+    tombstones = Tombstones(tmp_path, max_bytes=1000)
+    for number in range(1, 30):
+        tombstones.bury(AttemptId(f"j.{number}.1"), [receipt(f"j.{number}.1", 1)])
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 1000
+    assert found(tombstones, "j.1.1", 1) is None
+    assert found(tombstones, "j.29.1", 1) is not None
+    assert found(Tombstones(tmp_path, max_bytes=1000), "j.29.1", 1) is not None
+
+
+def test_a_line_that_a_crash_cut_off_hides_no_other(tmp_path):
+    tombstones = Tombstones(tmp_path)
+    tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", 1)])
+    with (tmp_path / "j.1.1.jsonl").open("a") as file:
+        file.write('[["j.1.1.2", 1')
+    again = Tombstones(tmp_path)
+    again.bury(AttemptId("j.1.1"), [receipt("j.1.1", 3)])
+    assert [found(again, "j.1.1", number) is not None for number in (1, 2, 3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("assignment", ["../../etc/passwd.1", "", ".", "..1", "a/b.1.1.1", "x" * 500 + ".1.1.1"])
+def test_an_id_that_a_stranger_made_up_leads_nowhere(tmp_path, assignment):
+    (tmp_path / "receipts").mkdir()
+    (tmp_path / "j.1.1.jsonl").write_text("[]\n")
+    assert Tombstones(tmp_path / "receipts").find(AssignmentId(assignment)) is None
+
+
+def test_a_directory_that_cannot_be_used_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        Tombstones(tmp_path / "file")
