@@ -4,20 +4,21 @@ The reason comes from `Explainer`. Everything else here is arithmetic on the sam
 profile, and the plan in force. Estimates say what follows if things stay as they are, not what will be.
 """
 
+import heapq
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
 
 from vennue.control.explain import MAX_BLOCKING, Explainer
-from vennue.control.hours import hours_of
+from vennue.control.hours import Hours, hours_of
 from vennue.core.errors import InvalidInput
 from vennue.core.ids import JobId, Signature
 from vennue.core.job import Job
 from vennue.core.pool import Pool
-from vennue.core.requirement import AttributeSchema, Profile, Requirement
+from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.core.round import AttemptState
 from vennue.protocol import Change, Explanation, SharedRegion
 
@@ -35,6 +36,8 @@ _MEMBER: Final = re.compile(r'"[^"\\]*" in device\.\w+')
 
 def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Explanation:
     """Explain a job as it is at this moment."""
+    hours = hours_of(pool.supply, now)
+    seen = _Seen(job.requirement, hours)
     rate_per_s = pool.supply.rate(job.requirement, now)
     regions = [] if job.state.terminal else _regions(pool, explainer, job)
     round_eta_s, job_eta_s = _etas(pool, explainer, job, now)
@@ -44,19 +47,45 @@ def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Expla
         reason=explainer.reason(job),
         supply_per_s=rate_per_s,
         supply_now_per_s=pool.supply.recent_rate(job.requirement, now, span_s=RECENT_S),
-        supply_by_hour_per_s=_by_hour(pool, job.requirement, now),
-        regions=regions[:MAX_REGIONS],
+        supply_by_hour_per_s=_by_hour(seen, hours),
+        regions=regions,
         shares_with=list(dict.fromkeys(name for region in regions for name in region.jobs if name != job.id)),
         round_eta_s=round_eta_s,
         job_eta_s=job_eta_s,
-        changes=[] if job.state.terminal else _changes(pool, job, rate_per_s, _ahead(regions), now)[:MAX_CHANGES],
+        changes=[] if job.state.terminal else _changes(pool, seen, job, rate_per_s, _ahead(regions), now)[:MAX_CHANGES],
     )
 
 
-def _by_hour(pool: Pool, requirement: Requirement, now: float) -> list[float | None]:
-    hours = hours_of(pool.supply, now)
-    eligible = np.array([requirement.matches(attributes) for attributes in hours.attributes], dtype=bool)
-    counts = hours.counts[:, eligible].sum(axis=1)
+class _Seen:
+    """What was seen of devices, told apart by no more than the attributes that a requirement uses."""
+
+    def __init__(self, requirement: Requirement, hours: Hours) -> None:
+        names = sorted(requirement.attributes)
+        numbers: dict[tuple[Any, ...], int] = {}
+        group = [numbers.setdefault(tuple(map(attributes.get, names)), len(numbers)) for attributes in hours.attributes]
+        self.kinds = [
+            {name: value for name, value in zip(names, values, strict=True) if value is not None} for values in numbers
+        ]
+        self.by_hour = np.zeros((len(hours.counts), len(numbers)))
+        np.add.at(self.by_hour.T, group, hours.counts.T)
+        self.counts: list[float] = self.by_hour.sum(axis=0).tolist()
+        self.eligible = [requirement.matches(kind) for kind in self.kinds]
+        self.total = sum(n for n, meets in zip(self.counts, self.eligible, strict=True) if meets)
+        """Check-ins over the day of devices that meet the requirement."""
+        self._others = [row for row, meets in enumerate(self.eligible) if not meets]
+
+    def more(self, looser: Requirement) -> float:
+        """Check-ins over the day of devices that do not meet it, but a looser one that uses the same attributes."""
+        return sum(self.counts[row] for row in self._others if looser.matches(self.kinds[row]))
+
+    def values(self, name: str) -> set[float]:
+        """The numbers that devices have for an attribute."""
+        found = (kind.get(name) for kind in self.kinds)
+        return {value for value in found if isinstance(value, int | float) and not isinstance(value, bool)}
+
+
+def _by_hour(seen: _Seen, hours: Hours) -> list[float | None]:
+    counts = seen.by_hour[:, np.array(seen.eligible, dtype=bool)].sum(axis=1)
     return [
         None if observed_s <= 0 else count / observed_s
         for count, observed_s in zip(counts.tolist(), hours.observed_s.tolist(), strict=True)
@@ -64,11 +93,9 @@ def _by_hour(pool: Pool, requirement: Requirement, now: float) -> list[float | N
 
 
 def _regions(pool: Pool, explainer: Explainer, job: Job) -> list[SharedRegion]:
-    found = []
-    for signature, rate_per_s in explainer.rates.items():
-        if signature >> job.bit & 1 and rate_per_s > 0:
-            found.append(_region(pool, job, signature, rate_per_s))
-    return sorted(found, key=lambda region: -region.supply_per_s)
+    """The largest regions that the job may use, the largest first."""
+    usable = [(rate, signature) for signature, rate in explainer.rates.items() if signature >> job.bit & 1 and rate > 0]
+    return [_region(pool, job, signature, rate) for rate, signature in heapq.nlargest(MAX_REGIONS, usable)]
 
 
 def _region(pool: Pool, job: Job, signature: Signature, rate_per_s: float) -> SharedRegion:
@@ -136,17 +163,13 @@ def _collection_s(pool: Pool, job: Job) -> float | None:
     return sum(other.collection_s for other in pool.jobs.values()) / rounds if rounds else None
 
 
-def _changes(pool: Pool, job: Job, rate_per_s: float, ahead: int, now: float) -> list[Change]:
+def _changes(pool: Pool, seen: _Seen, job: Job, rate_per_s: float, ahead: int, now: float) -> list[Change]:
     """What would get the job's rounds their devices sooner, most effective first."""
     spec = job.spec
-    profiles = pool.supply.profiles(now)
-    everybody_per_s = pool.supply.rate(Requirement.parse("true"), now)
-    per_count = everybody_per_s / max(sum(profiles.values()), 1.0)
+    per_count = pool.supply.rate(Requirement.parse("true"), now) / max(sum(seen.counts), 1.0)
     found = []
-    for text, what in _looser(job.requirement, profiles, pool.schema):
-        rate = per_count * _count(text, profiles, pool.schema)
-        if rate <= rate_per_s * WORTH:
-            continue
+    for text, what, count in _looser(job.requirement, seen, pool.schema):
+        rate = per_count * count
         much = f"{rate / rate_per_s:.2g}×" if rate_per_s > 0 else f"{rate:.3g} per second instead of none"
         said = f"{what} the supply would be {much}"
         eta_s = (ahead + spec.wanted) / rate
@@ -181,38 +204,29 @@ def _other_terms(job: Job, rate_per_s: float, ahead: int) -> Iterator[Change]:
     yield Change(field="deadline_s", value=deadline_s, text=said, supply_per_s=rate_per_s, eta_s=fill_s)
 
 
-def _looser(
-    requirement: Requirement, profiles: Mapping[Profile, float], schema: AttributeSchema
-) -> Iterator[tuple[str, str]]:
-    """Texts of requirements that ask a little less, each with how it differs."""
+def _looser(requirement: Requirement, seen: _Seen, schema: AttributeSchema) -> Iterator[tuple[str, str, float]]:
+    """Requirements that ask a little less of devices and get more of them: text, difference, check-ins over the day."""
     text = requirement.text
-    eligible = sum(count for profile, count in profiles.items() if requirement.matches(profile))
+
+    def worth(changed: str) -> float:
+        try:
+            count = seen.total + seen.more(Requirement.parse(changed, schema))
+        except InvalidInput:  # the text was put together by a pattern, which need not understand every requirement
+            return 0.0
+        return count if count > WORTH * seen.total else 0.0
+
     for bound in _BOUND.finditer(text):
         name, relation, number = bound.groups()
         limit = float(number)
         down = relation.startswith(">")
-        beyond = sorted({value for value in _values(profiles, name) if (value < limit if down else value > limit)})
+        beyond = sorted(value for value in seen.values(name) if (value < limit if down else value > limit))
         for value in (beyond[::-1] if down else beyond)[:_STEPS]:
             relaxed = f"device.{name} {'>=' if down else '<='} {value:.15g}"
             changed = text[: bound.start()] + relaxed + text[bound.end() :]
-            if _count(changed, profiles, schema) > WORTH * eligible:
-                yield changed, f"with {relaxed.removeprefix('device.')} instead of {relation} {number}"
+            if count := worth(changed):
+                yield changed, f"with {relaxed.removeprefix('device.')} instead of {relation} {number}", count
                 break
     for member in _MEMBER.finditer(text):
-        yield text[: member.start()] + "true" + text[member.end() :], f"without {member.group()}"
-
-
-def _count(text: str, profiles: Mapping[Profile, float], schema: AttributeSchema) -> float:
-    """Check-ins that a requirement would have had; none if the text, put together by a pattern, makes no sense."""
-    try:
-        requirement = Requirement.parse(text, schema)
-    except InvalidInput:
-        return 0.0
-    return sum(count for profile, count in profiles.items() if requirement.matches(profile))
-
-
-def _values(profiles: Mapping[Profile, Any], name: str) -> Iterator[float]:
-    for profile in profiles:
-        value = profile.attributes.get(name)
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield value
+        changed = text[: member.start()] + "true" + text[member.end() :]
+        if count := worth(changed):
+            yield changed, f"without {member.group()}", count

@@ -5,12 +5,14 @@ server goes on serving.
 """
 
 import logging
+import random
 from abc import ABC, abstractmethod
 from collections import Counter
 
 import msgspec
 
 from vennue.core.errors import Overloaded, StorageError, VennueError
+from vennue.protocol import Problem
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, Scope, StallWatch, Transport, send
 from vennue.server.lag import LoopLag
@@ -73,7 +75,7 @@ class Application(ABC):
             log.error("%s %s failed", scope.method, scope.path, exc_info=error)
         elif isinstance(error, StorageError) and self._reports(error):
             log.error("%s %s: %s: %s", scope.method, scope.path, error.value, error)
-        document = problem(error)
+        document = spread(problem(error))
         self.responses[document.status] += 1
         answer = Answer(status=document.status, headers=headers_of(error, document), body=msgspec.json.encode(document))
         try:
@@ -84,3 +86,10 @@ class Application(ABC):
     def _reports(self, error: StorageError) -> bool:
         """Whether a failure of the storage is news, and belongs in the log."""
         return True
+
+
+def spread(document: Problem) -> Problem:
+    """The same, but callers that are turned away together try again each at a time of its own."""
+    if document.retry_after_s is None:
+        return document
+    return msgspec.structs.replace(document, retry_after_s=document.retry_after_s * random.uniform(0.5, 1.5))
