@@ -1,5 +1,6 @@
 """The application without a network: dispatch, errors as problem documents, and nothing of the inside in an answer."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
@@ -42,6 +43,9 @@ class Exchange:
     async def __aiter__(self) -> AsyncIterator[bytes]:
         for chunk in self._chunks:
             yield chunk
+
+    async def client_disconnect(self) -> None:
+        await asyncio.Event().wait()
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         self.status, self.headers, self.body = status, dict(headers), body
