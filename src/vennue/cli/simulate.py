@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from vennue.cli import terminal
 from vennue.cli.terminal import ExitCode
@@ -147,13 +147,13 @@ def _bar(experiment: Experiment) -> Iterator[Told]:
     """A progress bar with an estimate on a terminal's standard error; elsewhere nothing."""
     console = terminal.notes()
     columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), MofNCompleteColumn(),
-        TextColumn("runs,"), TimeRemainingColumn(), TextColumn("left"),
+        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+        TextColumn("{task.fields[ended]} of {task.fields[runs]} runs done,"), TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
     runs = len(experiment.runs())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(experiment.workload.name, total=runs)
-        yield lambda fraction, _ended: bar.update(task, completed=fraction * runs)
+        task = bar.add_task(experiment.workload.name, total=1.0, ended=0, runs=runs)
+        yield lambda fraction, ended: bar.update(task, completed=fraction, ended=ended)
 
 
 @contextlib.contextmanager
@@ -188,7 +188,9 @@ def _show_times(summaries: Sequence[Summary], base: str) -> None:
     """Completion times: two tables of a dozen figures would not fit a terminal side by side."""
     unit, unit_s = time_unit(max(summary.jct_p95_s for summary in summaries))
     headings = (f"avg, {unit}", f"median, {unit}", f"p95, {unit}", "speedup, ×", "fair, %", "open")
-    table = terminal.table("policy", *headings, numbers=headings, title="job completion times; speedup with its 95 % confidence interval")
+    table = terminal.table(
+        "policy", *headings, numbers=headings, title="job completion times; speedup with its 95 % confidence interval"
+    )
     for summary in summaries:
         mark = "≥ " if summary.lower_bound else ""
         times_s = (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)
