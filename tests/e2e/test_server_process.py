@@ -40,7 +40,7 @@ def test_a_stopped_server_ends_well_and_its_jobs_are_there_at_the_next_start(tmp
         assert server.stop() == 0
     with ServerProcess(tmp_path / "data") as server, server.client() as client:
         view = client.get(f"/v1/jobs/{job}").json()
-        assert (view["state"], view["open_round"]["attempt"]) == ("active", 2)
+        assert (view["state"], view["open_round"]["attempt"]) == ("active", 1)
         assert server.stop(signal.SIGINT) == 0
 
 

@@ -25,11 +25,12 @@ from vennue.core.events import (
     Decline,
     Event,
     OpenRound,
+    Recover,
     Report,
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import DeviceId, Digest, JobId, attempt_id
+from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, attempt_id
 from vennue.core.invariants import Auditor
 from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan, PoolView
@@ -94,6 +95,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.batch_window_s = batch_window_s
         self.audited = Auditor(self.new_pool())
         self.submitted = 0
+        self.under_way: set[Commit] = set()
         first, second = (
             self.open_job(
                 JobSpec(name="j", demand=demand, requirement=needs, lease_s=20.0, deadline_s=50.0, tenant=tenant)
@@ -134,7 +136,10 @@ class PoolMachine(RuleBasedStateMachine):
         return multiple(*(answer for answer in answers if isinstance(answer, Assignment)))
 
     def new_commits(self) -> Any:
-        return multiple(*(effect for effect in self.audited.drain() if isinstance(effect, Commit)))
+        """The aggregates that the data plane is to make. Those of a process that died are never finished."""
+        commits = [effect for effect in self.audited.drain() if isinstance(effect, Commit)]
+        self.under_way.update(commits)
+        return multiple(*commits)
 
     @rule(
         target=jobs,
@@ -218,10 +223,13 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(assignment=assignments)
     def a_thief_reports(self, assignment: Assignment) -> None:
-        assert self.do(Report(assignment.id, THIEF)) is None
+        if self.audited.pool.awaits(assignment.id) is None:  # else the shell knows the device, by its token
+            assert self.do(Report(assignment.id, THIEF)) is None
 
     @rule(target=commits, commit=consumes(commits), twice=st.booleans())
     def aggregate(self, commit: Commit, twice: bool) -> Any:
+        if commit not in self.under_way:
+            return multiple()
         result = Digest(hashlib.sha256(" ".join(commit.assignments).encode()).hexdigest())
         for _ in range(1 + twice):
             self.do(Committed(commit.attempt, result))
@@ -229,7 +237,8 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(commit=consumes(commits))
     def fail_to_aggregate(self, commit: Commit) -> None:
-        self.do(CommitFailed(commit.attempt, "disk full"))
+        if commit in self.under_way:
+            self.do(CommitFailed(commit.attempt, "disk full"))
 
     @rule(job=jobs, round_number=st.integers(1, 3), number=st.integers(1, 3))
     def commit_out_of_the_blue(self, job: JobId, round_number: int, number: int) -> None:
@@ -249,10 +258,12 @@ class PoolMachine(RuleBasedStateMachine):
         self.audited.pool.set_planner(planner())
         self.audited.work_conserving = planner is not Raises
 
-    @rule()
-    def crash_and_recover(self) -> None:
-        """The process dies; a new one starts from what the ledger holds."""
+    @rule(target=commits)
+    def crash_and_recover(self) -> Any:
+        """The process dies; a new one starts from what the ledger and the data plane hold."""
         before = self.audited
+        self.new_commits()
+        self.under_way.clear()
         pool = self.new_pool()
         pool.restore(before.ledger_jobs.values(), before.open_in_ledger(), self.now)
         self.audited = Auditor(pool, before.ledger_jobs.values(), before.ledger_attempts.values())
@@ -262,6 +273,13 @@ class PoolMachine(RuleBasedStateMachine):
             recovered = pool.jobs[id]
             assert (recovered.state, recovered.committed, recovered.model) == (job.state, job.committed, job.model)
             assert recovered.waits_for == (set() if job.state.terminal else job.waits_for)
+        for attempt in before.pool.attempts():
+            counted = {AssignmentId(name) for name in (*attempt.request.reported, *attempt.committing)}
+            self.do(Recover(attempt.id, tuple(Report(name, before._counted[name]) for name in counted)))
+            again = pool.jobs[attempt.job].attempt
+            if again is not None and again.id == attempt.id:  # it may have reached its job's own limit meanwhile
+                assert {*again.request.reported, *again.committing} == counted
+        return self.new_commits()
 
 
 PoolMachine.TestCase.settings = settings(

@@ -6,7 +6,7 @@ carried out, and only then is anybody answered.
 
 When the ledger fails, memory has run ahead of it. The coordinator then forgets memory: whoever waits gets the error,
 every call is refused with the reason, and the pool is rebuilt from the ledger, exactly as after a crash, as soon as
-the ledger works again. Open rounds go on as new attempts.
+the ledger works again. Open rounds go on with the reports that were acknowledged.
 """
 
 import asyncio
@@ -32,7 +32,9 @@ from vennue.control.gathering import Gathering
 from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs, check_managed
 from vennue.control.notes import PolicyChoice, note_policy, note_usage, recall_policy, recall_usage
+from vennue.control.recovery import find_reports
 from vennue.control.snapshot import snapshot
+from vennue.control.tokens import Tokens
 from vennue.control.views import (
     closed_round_view,
     committed_round_view,
@@ -71,6 +73,7 @@ from vennue.core.job import Job, JobSpec, Setting
 from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
+from vennue.core.round import AttemptState
 from vennue.core.tenant import Quota
 from vennue.policies import get_policy
 from vennue.protocol import Explanation, JobView, Managed, PlanHistory, PlanView, PoolSnapshot, PoolView, RoundView
@@ -247,15 +250,22 @@ class Coordinator:
         batch = Batch()
         others = [effect for effect in effects if not batch.add(effect)]
         await self._ledger.save(batch)
-        await self.data.reset()
+        going_on = [attempt.id for attempt in pool.attempts() if attempt.state is AttemptState.OPEN]
+        await self.data.reset(keep=going_on)
         self.pool = pool
         self._keys = {record.key: record for record in recovered.keys}
         self.managed.recall(recovered.notes)
         self._journal = Journal(self._ledger, self._carry_out, self._ledger_failed)
         self._writer = asyncio.get_running_loop().create_task(self._journal.run(), name="journal")
-        self._failure = None
         for effect in others:
             self._carry_out(effect)
+        tokens = Tokens(self.secret)
+        found = [await find_reports(self.data, tokens, attempt) for attempt in going_on]
+        self._failure = None
+        for one in found:  # at once, before anybody is bound to a place that a report had
+            self.apply(one.event)
+            for receipt in one.receipts:
+                self.data.count(receipt)
         self._arm()
         for id in self.managed.active():
             self._spawn(self.managed.advance(id), f"the next round of {id}")
@@ -394,7 +404,7 @@ class Coordinator:
             log.debug("job %s is not cancelled: the ledger has failed, and the pool will be rebuilt", job)
 
     async def _commit(self, effect: Commit) -> None:
-        attempt = effect.attempt
+        attempt, pool = effect.attempt, self.pool
         try:
             committed = self.pool.jobs[job_of(attempt)].committed
             memory = None
@@ -403,11 +413,14 @@ class Coordinator:
                 memory = None if last is None else last.memory
             outcome = await self.data.aggregate(attempt, effect.assignments, round_number=committed + 1, memory=memory)
         except Exception as error:
+            if self.pool is not pool:
+                return
             log.exception("the aggregate of %s failed", attempt)
             self.counters.failed_commits += 1
             self._apply_if_open(CommitFailed(attempt, str(error)))
             return
-        job = self._apply_if_open(Committed(attempt, outcome.result))
+        # A pool that was rebuilt meanwhile has asked for an aggregate of its own.
+        job = self._apply_if_open(Committed(attempt, outcome.result)) if self.pool is pool else None
         if job is None:
             return
         self.counters.commits += 1

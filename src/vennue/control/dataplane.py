@@ -158,21 +158,27 @@ class DataPlane:
             metrics=dict(made.metrics),
         )
 
-    async def close(self, attempt: AttemptId) -> None:
-        """Take no more reports for an attempt, and remove those that it has; their receipts stay."""
+    async def close(self, attempt: AttemptId, *, discard: bool = True) -> None:
+        """Take no more reports for an attempt, and remove those that it has; their receipts stay.
+
+        Without ``discard`` the reports stay in their place, for `recover`.
+        """
         entry = self._open.pop(attempt, None)
         if entry is None:
             return
         async with entry.opening:
+            while entry.taking:
+                await asyncio.wait(entry.taking)
             if entry.aggregator is not None:
-                await self.uploads.in_thread(entry.aggregator.close)
+                await self.uploads.in_thread(entry.aggregator.close, discard=discard)
                 self._refused_bytes += entry.aggregator.refused_bytes
-        await self._bury(entry, tuple(entry.counted))
+        if discard:
+            await self._bury(entry, tuple(entry.counted))
 
     async def reset(self, keep: Collection[AttemptId] = ()) -> None:
         """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``."""
         for attempt in list(self._open):
-            await self.close(attempt)
+            await self.close(attempt, discard=attempt not in keep)
         await self.uploads.in_thread(_empty, self._spool, frozenset(keep))
 
     async def recover(self, attempt: AttemptId) -> tuple[list[Receipt], list[Partial]]:

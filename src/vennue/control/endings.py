@@ -9,8 +9,8 @@ from collections import Counter, OrderedDict
 from vennue.core.binding import Outcome
 from vennue.core.ids import AssignmentId, JobId, attempt_of, job_of
 
-_WORKED = frozenset({Outcome.LOST, Outcome.CLOSED})
-"""The ends after which a report may still come: the lease ran out, or the round closed without it."""
+_WORKED = frozenset({Outcome.LOST, Outcome.CLOSED, Outcome.DISPLACED})
+"""The ends after which a report may still come: the device has worked, and others were sooner."""
 
 
 class Endings:

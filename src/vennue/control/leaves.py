@@ -91,6 +91,8 @@ class Leaves:
                 device = self._holder(report)
                 if self._coordinator.data.receipt(report.assignment) is not None:
                     counted_before.append(report.assignment)
+                elif self._coordinator.pool.awaits(report.assignment) is not None:
+                    continue  # it comes back to an assignment from before a restart
                 elif live_assignment(self._coordinator, report.assignment).device != device:
                     refused[report.assignment] = "the assignment is another device's"
             except TooLate as error:

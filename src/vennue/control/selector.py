@@ -21,6 +21,7 @@ from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
 from vennue.core.requirement import Profile
+from vennue.core.round import Attempt
 from vennue.protocol import (
     MODEL_HEADER,
     CheckInAnswer,
@@ -40,6 +41,7 @@ _ENDINGS: Final = {
     Outcome.ABORTED: "the device aborted it",
     Outcome.LOST: "its lease ran out, or the device checked in with other attributes",
     Outcome.CLOSED: "its round closed without it",
+    Outcome.DISPLACED: "its place went back to a device that had it before the server was restarted",
 }
 
 
@@ -189,10 +191,10 @@ class Selector:
         repeated = True
         if receipt is None:
             try:
-                assignment = self._live(id)
-                self._check_model(assignment, model)
+                attempt, version = await self._taking(id)
+                self._check_model(attempt, model)
                 receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token)
-                counted = await self._count(assignment, device, receipt)
+                counted = await self._count(attempt, version, device, receipt)
                 repeated = receipt.duplicate  # of uploads that race, the one that is stored may not be first to count
             except VennueError as error:
                 # A repeat; or two uploads of one report have raced, and the second one is answered like a repeat.
@@ -209,7 +211,26 @@ class Selector:
             counters.duplicates += 1
         return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=repeated)
 
-    async def _count(self, assignment: Assignment, device: DeviceId, receipt: Receipt) -> bool:
+    async def _taking(self, id: AssignmentId) -> tuple[Attempt, int]:
+        """The attempt that takes the assignment's report, and the version of the model that the device was given.
+
+        Raises:
+            TooLate: none does any more.
+        """
+        pool = self._coordinator.pool
+        try:
+            assignment = self._live(id)
+        except TooLate:
+            # Many model updates may have been made of an asynchronous attempt, each with reports in it.
+            attempt = pool.awaits(id)
+            if attempt is None or await self._coordinator.data.old_receipt(id) is not None:
+                raise
+            return attempt, attempt.version_at_restart
+        attempt = pool.jobs[assignment.job].attempt
+        assert attempt is not None, "a live assignment belongs to an open attempt"
+        return attempt, assignment.version
+
+    async def _count(self, attempt: Attempt, version: int, device: DeviceId, receipt: Receipt) -> bool:
         """Count a durable report; whether it was counted now. One that does not count is dropped."""
         coordinator = self._coordinator
         try:
@@ -218,9 +239,7 @@ class Selector:
             await coordinator.data.drop(receipt.assignment)
             raise
         if counted:
-            attempt = coordinator.pool.jobs[assignment.job].attempt
-            assert attempt is not None, "a report that was counted awaits its aggregate"
-            coordinator.data.count(receipt, staleness=attempt.version - assignment.version)
+            coordinator.data.count(receipt, staleness=attempt.version - version)
         await coordinator.settled()
         return counted
 
@@ -234,10 +253,10 @@ class Selector:
     def _live(self, id: AssignmentId) -> Assignment:
         return live_assignment(self._coordinator, id)
 
-    def _check_model(self, assignment: Assignment, model: Digest | None) -> None:
+    @staticmethod
+    def _check_model(attempt: Attempt, model: Digest | None) -> None:
         """Refuse an update that says itself that it was trained from another model than the round's."""
-        attempt = self._coordinator.pool.jobs[assignment.job].attempt
-        if model is None or attempt is None or attempt.spec.mode == "async" or model == attempt.model:
+        if model is None or attempt.spec.mode == "async" or model == attempt.model:
             return
         raise InvalidUpdate(
             "the update was trained from the model of another round",

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import cast
 
 from vennue.core.errors import Conflict, NotFound
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, assignment_id, attempt_of
 from vennue.core.plan import EMPTY_PLAN, Offer, Plan, Request
 from vennue.core.tenant import Tenant
 
@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     DECLINED = "declined"
     ABORTED = "aborted"
     LOST = "lost"
+    DISPLACED = "displaced"
+    """Its place went back to a device that had one before a crash."""
     CLOSED = "closed"
 
 
@@ -78,14 +80,18 @@ class Assignment:
 class _Entry:
     """An open request with what binding needs to know of it."""
 
-    __slots__ = ("accept_lease_s", "count", "lease_s", "request", "version")
+    __slots__ = ("accept_lease_s", "count", "lease_s", "prefix", "request", "version")
 
-    def __init__(self, request: Request, lease_s: float, accept_lease_s: float | None) -> None:
+    def __init__(
+        self, request: Request, lease_s: float, accept_lease_s: float | None, restarts: int, version: int
+    ) -> None:
         self.request = request
+        self.prefix = assignment_id(request.attempt, 1, restarts)[:-1]
+        """What the ids of its assignments begin with, before their number."""
         self.lease_s = lease_s
         self.accept_lease_s = accept_lease_s
         self.count = 0
-        self.version = 0
+        self.version = version
 
 
 class _Queue:
@@ -134,15 +140,30 @@ class BindingTable:
 
     # -- requests ---------------------------------------------------------------------------------------------------
 
-    def open(self, request: Request, *, lease_s: float, accept_lease_s: float | None = None) -> None:
-        """Add a request. ``accept_lease_s`` is set when devices must accept (a private requirement).
+    def open(
+        self,
+        request: Request,
+        *,
+        lease_s: float,
+        accept_lease_s: float | None = None,
+        restarts: int = 0,
+        version: int = 0,
+    ) -> None:
+        """Add a request.
+
+        Args:
+            request: of an attempt.
+            lease_s: how long a device may take for the task.
+            accept_lease_s: how long it may take to accept it, if it must (a private requirement).
+            restarts: how often the server was restarted during the attempt, so that no assignment's id repeats.
+            version: the job's model version.
 
         Raises:
             Conflict: the attempt is open already.
         """
         if request.attempt in self._entries:
             raise Conflict(f"attempt {request.attempt} is open already", field="attempt")
-        self._entries[request.attempt] = _Entry(request, lease_s, accept_lease_s)
+        self._entries[request.attempt] = _Entry(request, lease_s, accept_lease_s, restarts, version)
         if request.tenant is not None and not self._quotas:
             self._quotas = True
             self._drop_queues()
@@ -245,6 +266,10 @@ class BindingTable:
             self._bound_expiries()
         return assignment
 
+    def admit(self, assignment: Assignment) -> None:
+        """Count the report of an assignment from before a crash. The request must have a place for it."""
+        assignment.request.reported[assignment.id] = assignment
+
     def settle(self, id: AssignmentId, outcome: Outcome) -> Assignment:
         """End a live assignment. A report keeps its slot; every other outcome gives the slot back.
 
@@ -321,7 +346,7 @@ class BindingTable:
     def _bind(self, entry: _Entry, device: DeviceId, signature: Signature, now: float) -> Assignment:
         request = entry.request
         entry.count += 1
-        id = AssignmentId(f"{request.attempt}.{entry.count}")
+        id = AssignmentId(entry.prefix + str(entry.count))
         accept_lease_s = entry.accept_lease_s
         lease_s = entry.lease_s if accept_lease_s is None else accept_lease_s
         assignment = Assignment(

@@ -46,6 +46,8 @@ class AttemptRecord(msgspec.Struct, frozen=True, kw_only=True):
     scheduling_delay_s: float
     result: Digest | None
     reason: str | None
+    restarts: int = 0
+    """How often the server was restarted during the attempt."""
 
 
 class Effect(msgspec.Struct, frozen=True, gc=False):

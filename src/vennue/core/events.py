@@ -90,10 +90,26 @@ class Abort(Event, frozen=True, tag=True):
 
 
 class Report(Event, frozen=True, tag=True):
-    """A device's update, complete, validated and durable in the data plane. Counted at most once."""
+    """A device's update, complete, validated and durable in the data plane. Counted at most once.
+
+    It may be for an assignment from before a crash, which the pool does not know any more. The shell knows by its
+    token that it was the device's, and that no model update of before the crash holds the report already.
+    """
 
     assignment: AssignmentId
     device: DeviceId
+
+
+class Recover(Event, frozen=True, tag=True):
+    """After a crash: what the data plane still has of an attempt that goes on.
+
+    The reports are counted, as they were before. Where they cannot be read, the round is tried again.
+    """
+
+    attempt: AttemptId
+    reports: tuple[Report, ...] = ()
+    failure: str | None = None
+    """Why the reports cannot be read."""
 
 
 class ReportTogether(Event, frozen=True, tag=True):

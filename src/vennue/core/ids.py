@@ -1,8 +1,8 @@
 """Identifiers as distinct types, so that a job id is never passed for a device id.
 
 They are plain strings at run time. An attempt's id is ``<job>.<round>.<attempt>`` and an assignment's is
-``<attempt>.<n>``: readable in a log line, unique for ever (a restart opens a new attempt, so no number repeats),
-and safe in a URL path.
+``<attempt>.<n>``, or ``<attempt>.<r>-<n>`` after the server was restarted *r* times during the attempt: readable in a
+log line, unique for ever (no restart knows which numbers were given before it), and safe in a URL path.
 """
 
 from typing import NewType
@@ -23,9 +23,21 @@ def attempt_id(job: JobId, round_number: int, attempt: int) -> AttemptId:
     return AttemptId(f"{job}.{round_number}.{attempt}")
 
 
-def assignment_id(attempt: AttemptId, number: int) -> AssignmentId:
-    """The id of the ``number``-th assignment (from 1) of an attempt."""
-    return AssignmentId(f"{attempt}.{number}")
+def assignment_id(attempt: AttemptId, number: int, restarts: int = 0) -> AssignmentId:
+    """The id of the ``number``-th assignment (from 1) of an attempt since its latest restart."""
+    return AssignmentId(f"{attempt}.{restarts}-{number}" if restarts else f"{attempt}.{number}")
+
+
+def restarts_before(assignment: AssignmentId) -> int:
+    """How often the server had been restarted during the attempt when the assignment was made.
+
+    Raises:
+        ValueError: it is no assignment's id.
+    """
+    *restarts, number = map(int, assignment.rpartition(".")[2].split("-"))
+    if number < 1 or len(restarts) > 1 or 0 in restarts:
+        raise ValueError(assignment)
+    return restarts[0] if restarts else 0
 
 
 def attempt_of(assignment: AssignmentId) -> AttemptId:

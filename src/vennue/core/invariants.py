@@ -23,7 +23,7 @@ from vennue.core.effects import (
     SaveJob,
 )
 from vennue.core.errors import InvariantViolated, VennueError
-from vennue.core.events import CheckIn, Decline, Event, Report, ReportTogether
+from vennue.core.events import CheckIn, Decline, Event, Recover, Report, ReportTogether
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of
 from vennue.core.job import Job, JobState
 from vennue.core.plan import Request
@@ -279,6 +279,8 @@ class Auditor:
         return [record for record in self.ledger_attempts.values() if not record.state.closed]
 
     def _after(self, event: Event, answer: Any, before: dict[str, Any]) -> Complaints:
+        if isinstance(event, Recover):
+            self._counted |= {report.assignment: report.device for report in event.reports}
         reports = event.reports if isinstance(event, ReportTogether) else (event,)
         for report in reports:
             if isinstance(report, Report) and answer:

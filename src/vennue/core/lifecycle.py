@@ -8,8 +8,6 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-import msgspec
-
 from vennue.core.binding import Assignment, BindingTable, Outcome
 from vennue.core.effects import (
     AssignmentEnded,
@@ -32,9 +30,10 @@ from vennue.core.events import (
     CompleteJob,
     Contact,
     OpenRound,
+    Recover,
     SubmitJob,
 )
-from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, attempt_id, job_of
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_id, job_of
 from vennue.core.job import Job, JobState, Setting, unended_predecessors
 from vennue.core.losses import Losses
 from vennue.core.plan import Planner, Request
@@ -46,6 +45,9 @@ from vennue.core.round import Attempt, AttemptState, lottery
 from vennue.core.supply import Supply
 from vennue.core.tenant import OTHERS, Quota, Tenant
 from vennue.core.timers import Timers
+
+_NO_LOSS = frozenset({Outcome.DECLINED, Outcome.DISPLACED})
+"""Ends that say nothing of how reliable the device is."""
 
 ATTEMPT, JOB, BATCH = range(3)
 """What a timer is for. Of one moment, attempts' timers come up first, and collected check-ins are bound last."""
@@ -251,6 +253,7 @@ class Lifecycle:
         now: float,
         *,
         waiting_since: float | None = None,
+        restarts: int = 0,
     ) -> Attempt:
         """Begin an attempt; or only note it, as long as its job waits for another."""
         spec = job.spec
@@ -276,7 +279,11 @@ class Lifecycle:
             tenant=self.tenant(spec.tenant),
         )
         state = AttemptState.WAITING if job.waits_for else AttemptState.OPEN
-        attempt = Attempt(job.id, spec, round_number, number, model, config, request, now, state=state)
+        attempt = Attempt(
+            job.id, spec, round_number, number, model, config, request, now, state=state, restarts=restarts
+        )
+        if restarts and asynchronous:
+            attempt.version = attempt.version_at_restart = job.committed + 1 - round_number
         self._attempts[attempt.id] = attempt
         job.attempt = attempt
         self._arm(job)
@@ -303,6 +310,8 @@ class Lifecycle:
             attempt.request,
             lease_s=job.spec.effective_lease_s,
             accept_lease_s=self._accept_lease_s if job.private is not None else None,
+            restarts=attempt.restarts,
+            version=attempt.version,
         )
         self._arm(attempt)
         self._tell(job, now, f"attempt {attempt.id} opened for {attempt.request.wanted} devices")
@@ -447,9 +456,10 @@ class Lifecycle:
     # -- recovery -----------------------------------------------------------------------------------------------------
 
     def restore(self, jobs: Iterable[JobRecord], open_attempts: Iterable[AttemptRecord], now: float) -> None:
-        """Rebuild from the ledger, into an empty pool: jobs as they were, open rounds as a new attempt.
+        """Rebuild from the ledger, into an empty pool: jobs as they were, and the attempts that were open.
 
-        Assignments are soft state: they are gone, and the devices check in again.
+        Assignments are soft state. They are gone, and the devices check in again; but one that has trained meanwhile
+        may still report, and the reports that were counted are told by `Recover`. Attempts have their whole time again.
         """
         self.now = max(self.now, now)
         for record in sorted(jobs, key=lambda r: r.arrival):
@@ -460,19 +470,52 @@ class Lifecycle:
             self._arrivals = max(self._arrivals, record.arrival + 1)
             if not job.state.terminal:
                 self._take_up(job)
-        for attempt in open_attempts:
-            job = self.jobs[attempt.job]
+        for held in open_attempts:
+            job = self.jobs[held.job]
             if job.state.terminal:
                 continue
-            number = attempt.number
-            if attempt.state is not AttemptState.WAITING:
-                reason = "the server restarted"
-                number += 1
-                job.attained += attempt.bound
-                self._tell(job, self.now, f"attempt {attempt.id} aborted: {reason}")
-                closed = msgspec.structs.replace(attempt, state=AttemptState.ABORTED, closed_at=self.now, reason=reason)
-                self._outbox.append(SaveAttempt(closed))
-            self._open_attempt(job, attempt.round, number, attempt.model, attempt.config, self.now)
+            goes_on = held.state is not AttemptState.WAITING
+            if goes_on:
+                self._tell(job, self.now, "the server was restarted")
+            attempt = self._open_attempt(
+                job, held.round, held.number, held.model, held.config, self.now,
+                waiting_since=held.opened_at, restarts=held.restarts + goes_on,
+            )  # fmt: skip
+            if goes_on:
+                attempt.opened_at = attempt.request.opened_at = held.opened_at
+
+    def _recover(self, event: Recover, now: float) -> None:
+        """Count the reports again that an attempt had before a crash, unless it has closed meanwhile."""
+        attempt = self._attempts.get(event.attempt)
+        if attempt is None or attempt.state is not AttemptState.OPEN:
+            return
+        job = self.jobs[attempt.job]
+        if event.failure is not None:
+            self._retry(job, attempt, now, f"its reports were lost: {event.failure}")
+            return
+        for report in event.reports:
+            if report.assignment not in attempt.returned:
+                self._admit(attempt, self._returning(attempt, report.assignment, report.device))
+        request = attempt.request
+        # Losses are measured anew, and may ask for fewer devices than before.
+        request.wanted = max(request.wanted, len(request.reported))
+        self._tell(job, now, f"attempt {attempt.id} goes on with {len(request.reported)} reports")
+        attempt.filled = request.needs <= 0
+        self.planning.soon("goes on after a restart", attempt.id)
+        if attempt.ready:
+            self._start_commit(attempt, now)
+
+    def _admit(self, attempt: Attempt, assignment: Assignment) -> None:
+        attempt.returned.add(assignment.id)
+        self.table.admit(assignment)
+
+    def _returning(self, attempt: Attempt, id: AssignmentId, device: DeviceId) -> Assignment:
+        """An assignment from before a crash, of which only its token has told."""
+        request = attempt.request
+        return Assignment(
+            id, device, request, Signature(1 << request.bit), attempt.opened_at, attempt.deadline_at,
+            accepted=True, version=attempt.version_at_restart,
+        )  # fmt: skip
 
     def _take_up(self, job: Job) -> None:
         """What follows from a recovered job's predecessors, and its limits. Its owner is heard of again."""
@@ -504,7 +547,7 @@ class Lifecycle:
         why = f": {reason}" if reason else ""
         self._tell(self.jobs[assignment.job], now, f"assignment {assignment.id} {outcome}{why}")
         self._outbox.append(AssignmentEnded(assignment.id, outcome))
-        if outcome is not Outcome.DECLINED:
+        if outcome not in _NO_LOSS:
             self.losses.observe(assignment.job, assignment.signature, lost=True)
 
     def _end_assignments(self, ended: list[Assignment]) -> None:

@@ -27,17 +27,18 @@ from vennue.core.events import (
     Decline,
     Event,
     OpenRound,
+    Recover,
     Report,
     ReportTogether,
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of, job_of
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of, job_of, restarts_before
 from vennue.core.lifecycle import ATTEMPT, BATCH, JOB, Lifecycle
 from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
-from vennue.core.round import Attempt
+from vennue.core.round import Attempt, AttemptState
 from vennue.core.supply import Supply
 from vennue.core.tenant import Quota
 
@@ -90,6 +91,7 @@ class Pool(Lifecycle):
             Decline: self._decline,
             Abort: self._abort,
             Report: self._report,
+            Recover: self._recover,
             ReportTogether: self._report_together,
             SubmitJob: self._submit,
             OpenRound: self._open_round,
@@ -249,12 +251,13 @@ class Pool(Lifecycle):
             if isinstance(earlier, Assignment):
                 self._check_owner(earlier, event.device)
                 return False
-        assignment = self._held(event.assignment, event.device)
+        assignment = self._claimed(event)
         attempt = self._attempts[assignment.attempt]
         staleness = attempt.version - assignment.version
         limit = attempt.spec.max_staleness
         if limit is not None and staleness > limit:
-            self._release(assignment.id, Outcome.LOST, now, "stale")
+            if assignment.id in attempt.request.live:
+                self._release(assignment.id, Outcome.LOST, now, "stale")
             raise TooLate(
                 f"the update is {staleness} model versions old", field="assignment", value=staleness, limit=limit
             )
@@ -267,7 +270,7 @@ class Pool(Lifecycle):
         return True
 
     def _report_together(self, event: ReportTogether, now: float) -> int:
-        assignments = {report.assignment: self._held(report.assignment, report.device) for report in event.reports}
+        assignments = {report.assignment: self._claimed(report) for report in event.reports}
         attempts = {assignment.attempt for assignment in assignments.values()}
         if len(attempts) != 1 or len(assignments) < len(event.reports):
             raise Conflict(
@@ -283,10 +286,28 @@ class Pool(Lifecycle):
         return len(assignments)
 
     def _count(self, assignment: Assignment, attempt: Attempt, now: float) -> None:
+        request = attempt.request
+        if assignment.id not in request.live:
+            if not request.continuous and request.needs <= 0:
+                latest = AssignmentId(next(reversed(request.live)))
+                self._release(latest, Outcome.DISPLACED, now, "a device from before the restart has reported")
+            self._admit(attempt, assignment)
+            attempt.filled = request.needs <= 0
+            return
         self.table.settle(assignment.id, Outcome.REPORTED)
         self.losses.observe(assignment.job, assignment.signature, lost=False)
         if self.planning.learns:
             self.planning.learned.observe_report(attempt.job, assignment.response_s, now - assignment.bound_at)
+
+    def awaits(self, id: AssignmentId) -> Attempt | None:
+        """The attempt that goes on since before a crash, and still takes a report of this assignment from back then."""
+        attempt = self._attempts.get(attempt_of(id))
+        if attempt is None or attempt.state is not AttemptState.OPEN or id in attempt.returned:
+            return None
+        try:
+            return attempt if restarts_before(id) < attempt.restarts else None
+        except ValueError:
+            return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
@@ -297,6 +318,13 @@ class Pool(Lifecycle):
         failed = self.planning.replan(now)
         if failed is not None:
             self._outbox.append(failed)
+
+    def _claimed(self, report: Report) -> Assignment:
+        """The assignment that a report is for: a live one, or one from before a crash."""
+        attempt = self.awaits(report.assignment)
+        if attempt is not None:
+            return self._returning(attempt, report.assignment, report.device)
+        return self._held(report.assignment, report.device)
 
     def _held(self, id: AssignmentId, device: DeviceId) -> Assignment:
         """The live assignment, if it is the device's."""

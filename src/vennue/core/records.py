@@ -63,4 +63,5 @@ def attempt_record(attempt: Attempt) -> AttemptRecord:
         scheduling_delay_s=attempt.scheduling_delay_s,
         result=attempt.result,
         reason=attempt.reason,
+        restarts=attempt.restarts,
     )

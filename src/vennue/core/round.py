@@ -48,7 +48,8 @@ class Attempt:
 
     __slots__ = (
         "closed_at", "committing", "config", "deadline_at", "filled", "id", "job", "last_bound_at", "model", "number",
-        "opened_at", "reason", "request", "result", "round", "spec", "state", "version",
+        "opened_at", "reason", "request", "restarts", "result", "returned", "round", "spec", "state",
+        "version", "version_at_restart",
     )  # fmt: skip
 
     def __init__(
@@ -63,6 +64,7 @@ class Attempt:
         now: float,
         *,
         state: AttemptState = AttemptState.OPEN,
+        restarts: int = 0,
     ) -> None:
         self.id: AttemptId = attempt_id(job, round_number, number)
         self.job = job
@@ -87,6 +89,12 @@ class Attempt:
         self.reason: str | None = None
         self.version = 0
         """Model updates committed from this attempt (asynchronous jobs)."""
+        self.restarts = restarts
+        """How often the server was restarted since the attempt opened."""
+        self.version_at_restart = 0
+        """What ``version`` was then: devices from before have that model, or an older one."""
+        self.returned: set[str] = set()
+        """Assignments from before the latest restart whose reports have been counted since."""
 
     @property
     def limit_s(self) -> float:

@@ -354,6 +354,9 @@ class RoundAggregator:
             sink.abort()
         if discard:
             self._spool.discard()
+        else:
+            with self._folding:
+                pass  # whoever still folds is done with the spool before another aggregator may have it
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from vennue.core.errors import (
     NotFound,
     Overloaded,
     StorageError,
+    TooLate,
 )
 from vennue.core.events import Tick
 from vennue.core.ids import Digest, JobId
@@ -260,7 +261,7 @@ async def test_more_long_polls_than_allowed_are_told_to_come_back(tmp_path):
 # -- restart ---------------------------------------------------------------------------------------------------------
 
 
-async def test_after_a_restart_jobs_and_commits_are_there_and_open_rounds_go_on_as_a_new_attempt(tmp_path):
+async def test_after_a_restart_jobs_and_commits_are_there_and_open_rounds_go_on(tmp_path):
     async with rig_at(tmp_path) as rig:
         job = await rig.job(demand=1)
         await rig.open(job)
@@ -274,10 +275,10 @@ async def test_after_a_restart_jobs_and_commits_are_there_and_open_rounds_go_on_
         view = await rig.coordinator.job(job)
         assert (view.committed_rounds, view.model) == (1, committed.result)
         assert view.open_round is not None
-        assert (view.open_round.round, view.open_round.attempt) == (2, 2)
+        assert (view.open_round.round, view.open_round.attempt) == (2, 1)
         assert (await rig.coordinator.job(ended)).state == "cancelled"
         task = rig.task("d1")
-        assert (task.assignment, task.config) == (f"{job}.2.2.1", {"lr": 0.5})
+        assert (task.assignment, task.config) == (f"{job}.2.1.1-1", {"lr": 0.5})
         await rig.report(task)
         assert (await rig.coordinator.round(job, 2, wait_s=20)).state == "committed"
 
@@ -340,15 +341,85 @@ async def test_q9_a_job_s_round_waits_in_the_ledger_until_the_job_before_has_end
 async def test_an_aborted_attempt_stays_aborted_after_a_restart(tmp_path):
     """Case R1."""
     async with rig_at(tmp_path) as rig:
-        job = await rig.job()
+        job = await rig.job(deadline_s=60)
         await rig.open(job)
-    async with rig_at(tmp_path) as rig:
-        attempts = [await rig.ledger.latest_attempt(job, 1)]
-        await rig.coordinator.cancel(job, "enough")
-    async with rig_at(tmp_path) as rig:
+        task = rig.task("d1")
+        rig.clock.now += 60
+        rig.coordinator.apply(Tick())
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
         view = await rig.coordinator.round(job, 1)
-    assert [attempt.number for attempt in attempts if attempt] == [2]
-    assert (view.state, view.attempt) == ("cancelled", 2)
+        with pytest.raises(TooLate):
+            await rig.report(task)
+    assert (view.state, view.attempt) == ("open", 2)
+
+
+async def test_acknowledged_reports_survive_a_crash_and_are_in_the_round_s_aggregate(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=3)
+        await rig.open(job)
+        first = rig.task("d1")
+        receipt = await rig.report(first, 1.0, weight=3.0)
+        await rig.report(rig.task("d2"), 5.0)
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        view = await rig.coordinator.round(job, 1)
+        assert (view.state, view.attempt, view.reported) == ("open", 1, 2)
+        again = await rig.report(first, 100.0)
+        assert (again.sha256, again.duplicate) == (receipt.sha256, True)
+        await rig.report(rig.task("d3"), 9.0, weight=1.0)
+        view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.reported, view.weight) == ("committed", 3, 5.0)
+    assert view.result is not None
+    assert rig.numbers(view.result) == pytest.approx([3.4, 3.4])  # (3·1 + 5 + 9) / 5
+
+
+async def test_r6_a_device_that_trains_while_the_server_is_down_reports_to_the_next_one(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=2, lease_s=300)
+        await rig.open(job)
+        tasks = [rig.task(device) for device in ("d1", "d2")]
+    async with rig_at(tmp_path, Clock(1600.0)) as rig:  # ten minutes later: the leases would have run out
+        for task, value in zip(tasks, (1.0, 3.0), strict=True):
+            await rig.report(task, value)
+        view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.attempt) == ("committed", 1)
+    assert view.result is not None
+    assert rig.numbers(view.result) == [2.0, 2.0]
+
+
+async def test_a_device_whose_place_went_back_to_one_from_before_the_restart_is_told_so(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=1, deadline_s=500, min_reports=1)
+        await rig.open(job)
+        old = rig.task("d1")
+        other = await rig.job(demand=2)
+        await rig.open(other)
+        kept = rig.task("d2")
+    async with rig_at(tmp_path, Clock(1100.0)) as rig:
+        new = [rig.task(device) for device in ("n1", "n2", "n3")]
+        assert [task.job for task in new] == [job, other, other]
+        await rig.report(kept)
+        with pytest.raises(TooLate, match="before the server was restarted"):
+            await rig.report(new[2])
+        assert rig.coordinator.counters.late_reports == 1
+        await rig.report(old)
+        assert (await rig.coordinator.round(job, 1, wait_s=20)).state == "committed"
+
+
+async def test_reports_that_cannot_be_read_after_a_crash_cost_their_round_an_attempt_and_no_other(tmp_path, caplog):
+    async with rig_at(tmp_path) as rig:
+        broken, sound = await rig.job(demand=2), await rig.job(demand=2, requirement="device.ram_gb >= 4")
+        lost = rig.model(9.0)
+        await rig.coordinator.open_round(broken, 1, lost, {})
+        await rig.open(sound)
+        await rig.report(rig.task("d1", ram_gb=2))
+        other = rig.task("d2", ram_gb=6)
+        assert other.job == broken
+        await rig.report(rig.task("d3", ram_gb=6))
+        rig.blobs.path(lost).unlink()
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        views = [await rig.coordinator.round(job, 1) for job in (broken, sound)]
+    assert [(view.attempt, view.reported) for view in views] == [(2, 0), (1, 1)]
+    assert f"what was received of {broken}.1.1 before the restart cannot be read" in caplog.text
 
 
 # -- a ledger that fails ---------------------------------------------------------------------------------------------
@@ -385,7 +456,7 @@ async def test_when_the_ledger_works_again_the_pool_is_what_the_ledger_holds(rig
     rig.ledger.failure = None
     await until(lambda: rig.coordinator.failure is None)
     assert [view.id for view in await rig.coordinator.jobs()] == [job]
-    assert (await rig.coordinator.round(job, 1)).attempt == 2
+    assert (await rig.coordinator.round(job, 1)).attempt == 1
     again, is_new = await rig.coordinator.submit(SPEC, "k-1")
     assert is_new
     assert again.id != job
@@ -412,8 +483,8 @@ async def test_a_commit_that_the_ledger_loses_is_made_again(rig, soon):
     await until(lambda: rig.coordinator.failure is not None)
     rig.ledger.failure = None
     await until(lambda: rig.coordinator.failure is None)
-    view = await rig.coordinator.round(job, 1)
-    assert (view.state, view.attempt) == ("open", 2)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.attempt, view.reported) == ("committed", 1, 1)
 
 
 async def test_any_exception_of_a_ledger_counts_as_its_failure(rig):
