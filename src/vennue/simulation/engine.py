@@ -41,6 +41,7 @@ from vennue.simulation.result import (
     ABORTED,
     ASSIGNMENT_COLUMNS,
     ATTEMPT_COLUMNS,
+    CANCELLED,
     COMMITTED,
     FAILED,
     FATES,
@@ -51,6 +52,7 @@ from vennue.simulation.result import (
     End,
     Usage,
     add_interval,
+    in_order,
     job_columns,
     region_columns,
 )
@@ -59,8 +61,12 @@ from vennue.simulation.world import STEP, Batch, SimulatedJob, World
 MODEL = Digest("0" * 64)
 """Nothing is trained: every round starts from this model and ends in it."""
 
-BATCH_SIZE = 4096
 _EVENTS_PER_LOOK = 256
+_OUTCOMES = {
+    AttemptState.COMMITTED: COMMITTED,
+    AttemptState.ABORTED: ABORTED,
+    AttemptState.CANCELLED: CANCELLED,
+}
 
 
 class _Visit:
@@ -185,7 +191,7 @@ class ReferenceEngine:
 
     def _begin_sessions(self) -> Iterator[tuple[float, _Visit]]:
         session = 0
-        for batch in self._world.batches(size=BATCH_SIZE):
+        for batch in self._world.batches():
             self._count_online()
             self._batch, self._used = batch, 0
             for time_s, *properties in zip(*(column.tolist() for column in batch), strict=True):
@@ -242,7 +248,7 @@ class ReferenceEngine:
         self._finish_of[assignment.id] = finish_at, visit.end_s
         usage = self.usage
         leaves_at = min(finish_at, visit.end_s, usage.limit_s)
-        add_interval(usage.busy_part_s, usage.busy_whole, usage.bin_s, self.now, leaves_at)
+        add_interval(usage.busy, usage.bin_s, self.now, leaves_at)
         if finish_at <= visit.end_s:
             heapq.heappush(self._finishes, (finish_at, next(self._sequence), visit, assignment))
 
@@ -304,7 +310,8 @@ class ReferenceEngine:
         job = self.pool.jobs[job_of(id)]
         index = self._index[job.id]
         attempt = job.attempt
-        assert attempt is not None
+        if attempt is None or attempt.id != id:
+            return  # its job has failed in the same moment
         self._fates[index][USED] += reports
         if attempt.spec.mode == "async":
             since = self._since.pop(id, attempt.opened_at)
@@ -323,7 +330,7 @@ class ReferenceEngine:
         if asynchronous and committed:
             return  # a row per model update is there already
         delay_s = math.nan if asynchronous else record.scheduling_delay_s
-        outcome = COMMITTED if committed else ABORTED
+        outcome = _OUTCOMES[record.state]
         self._attempts.append(
             (index, record.round, record.number, opened_at, delay_s, self.now, outcome, record.bound, record.reported)
         )
@@ -349,13 +356,15 @@ class ReferenceEngine:
         )
         columns["committed"] = np.array([0 if job is None else job.committed for job in jobs])
         columns["attempts"] = np.array(self._opened)
+        asynchronous = columns["mode"] == "async"
         for name in ("scheduling_delay_s", "collection_s"):
-            columns[name] = np.array([0.0 if job is None else getattr(job, name) for job in jobs])
+            summed = np.array([0.0 if job is None else getattr(job, name) for job in jobs])
+            columns[name] = np.where(asynchronous, 0.0, summed)
         columns["bound"] = np.array(self._bound)
         columns |= {name: fates[:, fate] for fate, name in enumerate(FATES)}
         return {
             "jobs": columns,
-            "attempts": _table(self._attempts, ATTEMPT_COLUMNS),
+            "attempts": in_order(_table(self._attempts, ATTEMPT_COLUMNS)),
             "assignments": None if self._assignments is None else _table(self._assignments, ASSIGNMENT_COLUMNS),
             "regions": region_columns(self._world, np.array(self._check_ins)),
             "sessions": self._sessions,

@@ -74,7 +74,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 changes["deadline_s"] = None
             elif spec.deadline_s is not None and spec.overcommit == 1:
                 changes["overcommit"] = self.overcommit
-            if self.min_fraction is not None:
+            if self.min_fraction is not None and spec.min_reports is None:
                 changes["min_fraction"] = self.min_fraction
         changed = msgspec.structs.replace(spec, **changes)
         if self.lease_s is not None and spec.lease_s is None:

@@ -20,8 +20,8 @@ Columns = dict[str, npt.NDArray[Any]]
 End = Literal["finished", "horizon", "stopped"]
 """Why a run ended: all jobs ended, the horizon was reached, or somebody stopped it."""
 
-COMMITTED, ABORTED = range(2)
-OUTCOMES = ("committed", "aborted")
+COMMITTED, ABORTED, CANCELLED = range(3)
+OUTCOMES = ("committed", "aborted", "cancelled")
 """How attempts end: the values of the attempts' column ``outcome`` are indices here."""
 
 FATES = ("used", "aborted", "straggling", "failed")
@@ -54,8 +54,9 @@ class RunResult:
         jobs: a row per job, in the order of arrival: ``id``, ``name``, ``category``, ``requirement`` (text),
             ``config`` (0: none), ``mode``, ``demand``, ``rounds``, ``workload_s``, ``arrival_s``, ``ended_s`` (nan
             while it is not), ``state`` (``completed``, ``failed``, ``unfinished``), ``committed`` rounds,
-            ``attempts``, ``scheduling_delay_s`` and ``collection_s`` summed over committed rounds, ``bound``
-            device-rounds and what became of them: ``used``, ``aborted``, ``straggling``, ``failed`` (see `FATES`).
+            ``attempts``, ``scheduling_delay_s`` and ``collection_s`` summed over committed rounds (0 for
+            asynchronous jobs, which have none), ``bound`` device-rounds and what became of them: ``used``,
+            ``aborted``, ``straggling``, ``failed`` (see `FATES`).
         attempts: a row per closed attempt (per model update, for asynchronous jobs), in the order in which they
             closed: ``job`` (row in ``jobs``), ``round``, ``number``, ``opened_s``, ``scheduling_delay_s`` (opening to
             the last device bound; nan for asynchronous jobs), ``closed_s``, ``outcome`` (index in `OUTCOMES`),
@@ -99,10 +100,9 @@ class Usage:
         self.bin_s = max(_LEAST_BIN_S, horizon_s / _MOST_BINS)
         self.limit_s = (int(horizon_s // self.bin_s) + 1) * self.bin_s
         bins = round(self.limit_s / self.bin_s) + 1
-        self.busy_part_s = np.zeros(bins)
-        self.busy_whole = np.zeros(bins)
-        self._online_part_s = np.zeros(bins)
-        self._online_whole = np.zeros(bins)
+        self.busy = np.zeros((2, bins))
+        """See `add_interval`."""
+        self._online = np.zeros((2, bins))
         self._sessions = np.zeros(bins, dtype=np.int64)
 
     def add_sessions(self, batch: Batch, count: int) -> None:
@@ -118,9 +118,9 @@ class Usage:
         in_first_s = np.where(same, end_s - begin_s, (first + 1) * self.bin_s - begin_s)
         in_last_s = np.where(same, 0.0, end_s - last * self.bin_s)
         between = ~same
-        self._online_part_s += np.bincount(first, in_first_s, bins) + np.bincount(last, in_last_s, bins)
-        self._online_whole += np.bincount(first[between] + 1, minlength=bins)[:bins]
-        self._online_whole -= np.bincount(last[between], minlength=bins)
+        self._online[0] += np.bincount(first, in_first_s, bins) + np.bincount(last, in_last_s, bins)
+        self._online[1] += np.bincount(first[between] + 1, minlength=bins)
+        self._online[1] -= np.bincount(last[between], minlength=bins)
         self._sessions += np.bincount(first, minlength=bins)
 
     def columns(self, end_s: float) -> Columns:
@@ -128,23 +128,27 @@ class Usage:
         bins = max(1, int(end_s // self.bin_s))
         return {
             "start_s": np.arange(bins) * self.bin_s,
-            "online_s": _fill(self._online_part_s, self._online_whole, self.bin_s)[:bins],
-            "busy_s": _fill(self.busy_part_s, self.busy_whole, self.bin_s)[:bins],
+            "online_s": _fill(self._online, self.bin_s)[:bins],
+            "busy_s": _fill(self.busy, self.bin_s)[:bins],
             "sessions": self._sessions[:bins],
         }
 
 
-def add_interval(part_s: FloatArray, whole: FloatArray, bin_s: float, begin_s: float, end_s: float) -> None:
-    """Add an interval to bins: what lies in its first and last one, and where the bins between begin and end."""
+def add_interval(bins: FloatArray, bin_s: float, begin_s: float, end_s: float) -> None:
+    """Add an interval to bins of time.
+
+    Row 0 of ``bins`` takes what lies in its first and its last bin; row 1 where the bins between begin and end, which
+    it fills.
+    """
     first = int(begin_s // bin_s)
     last = int(end_s // bin_s)
     if first == last:
-        part_s[first] += end_s - begin_s
+        bins[0, first] += end_s - begin_s
         return
-    part_s[first] += (first + 1) * bin_s - begin_s
-    part_s[last] += end_s - last * bin_s
-    whole[first + 1] += 1.0
-    whole[last] -= 1.0
+    bins[0, first] += (first + 1) * bin_s - begin_s
+    bins[0, last] += end_s - last * bin_s
+    bins[1, first + 1] += 1.0
+    bins[1, last] -= 1.0
 
 
 def job_columns(world: World) -> Columns:
@@ -164,6 +168,12 @@ def job_columns(world: World) -> Columns:
     }
 
 
+def in_order(attempts: Columns) -> Columns:
+    """Attempts in the order in which they closed; of one moment, in the order of jobs and rounds."""
+    order = np.lexsort((attempts["number"], attempts["round"], attempts["job"], attempts["closed_s"]))
+    return {name: column[order] for name, column in attempts.items()}
+
+
 def region_columns(world: World, check_ins: npt.NDArray[np.int64]) -> Columns:
     """The columns of ``RunResult.regions``. Signatures are Python ints, since there may be any number of bits."""
     signatures = np.empty(len(world.signatures), dtype=object)
@@ -171,6 +181,6 @@ def region_columns(world: World, check_ins: npt.NDArray[np.int64]) -> Columns:
     return {"signature": signatures, "check_ins": check_ins, "share": world.shares}
 
 
-def _fill(part_s: FloatArray, whole: FloatArray, bin_s: float) -> FloatArray:
-    filled: FloatArray = part_s + np.cumsum(whole) * bin_s
+def _fill(bins: FloatArray, bin_s: float) -> FloatArray:
+    filled: FloatArray = bins[0] + np.cumsum(bins[1]) * bin_s
     return filled

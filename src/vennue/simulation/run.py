@@ -5,10 +5,12 @@ It draws the world, picks the engine, reports progress, and turns an interrupt i
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from vennue.core.errors import InvalidInput
 from vennue.core.plan import Planner
 from vennue.policies import Policy, get_policy
 from vennue.simulation.engine import ReferenceEngine
@@ -19,7 +21,10 @@ from vennue.simulation.traces import Capacity, CheckIns, DevicePopulation, open_
 from vennue.simulation.workload import JobTemplate, Workload, draw, load
 from vennue.simulation.world import World
 
-Engine = Literal["auto", "reference"]
+if TYPE_CHECKING:
+    from vennue.simulation.kernel.driver import KernelEngine
+
+Engine = Literal["auto", "reference", "kernel"]
 
 
 def simulate(
@@ -49,7 +54,8 @@ def simulate(
         population: what the devices are; the shipped phone models by default, with the capacities that go with the
             trace ``paper`` if it is that one, else FedScale's.
         options: what the run assumes, or the name of a preset.
-        engine: ``auto`` takes the fastest that gives the same results.
+        engine: the results are the same. ``kernel`` is a hundred times as fast and needs the extra ``sim``; ``auto``
+            takes it where it is installed, unless ``validate`` is set.
         validate: check the core's invariants after every event (reference engine).
         keep_assignments: keep a row for every device bound.
         progress: told the fraction of device-rounds done, now and then.
@@ -67,8 +73,7 @@ def simulate(
     if population is None:
         population = phone_population(Capacity.paper() if check_ins.name == "paper" else None, seed=seed)
     world = World(jobs, check_ins, population, seed=seed, options=chosen)
-    engines = {"auto": ReferenceEngine, "reference": ReferenceEngine}
-    running = engines[engine](world, planner, validate=validate, keep_assignments=keep_assignments)
+    running = _engine(engine, world, planner, validate=validate, keep_assignments=keep_assignments)
     total = sum(template.device_rounds for template in jobs)
 
     def look() -> bool:
@@ -100,6 +105,25 @@ def simulate(
         assignments=found["assignments"],
         wall_s=time.perf_counter() - started_at,
     )
+
+
+def _engine(
+    engine: Engine, world: World, planner: Planner, *, validate: bool, keep_assignments: bool
+) -> "ReferenceEngine | KernelEngine":
+    if engine == "kernel" and validate:
+        raise InvalidInput(
+            "the invariants are those of the core, which only the reference engine runs", field="engine", value=engine,
+            fix="leave out the engine to validate",
+        )  # fmt: skip
+    if engine == "kernel" and not find_spec("numba"):
+        raise InvalidInput(
+            "the kernel needs numba", field="engine", value=engine, fix="pip install 'vennue[sim]', or leave it out"
+        )
+    if engine == "reference" or validate or not find_spec("numba"):
+        return ReferenceEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
+    from vennue.simulation.kernel.driver import KernelEngine
+
+    return KernelEngine(world, planner, keep_assignments=keep_assignments)
 
 
 def describe(planner: Planner) -> str:

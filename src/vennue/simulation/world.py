@@ -127,12 +127,12 @@ class World:
         """An empty supply that keeps every kind exactly."""
         return Supply(max_profiles=max(4096, len(self.kinds)))
 
-    def batches(self, *, size: int) -> Iterator[Batch]:
-        """All sessions up to the horizon, at most ``size`` at a time."""
+    def batches(self) -> Iterator[Batch]:
+        """All sessions up to the horizon."""
         options = self.options
         dispatch, choice = (np.random.default_rng((self.seed, purpose)) for purpose in (_DISPATCH, _CHOICE))
         first = 0
-        for block in self.check_ins.blocks(options.horizon_s, extend_s=options.extend_s, size=size):
+        for block in self.check_ins.blocks(options.horizon_s, extend_s=options.extend_s):
             count = len(block.time_s)
             devices = self.population(block.device)
             yield Batch(
@@ -161,6 +161,11 @@ class World:
                     raise InvalidInput(
                         f"job {spec.name}: a simulated job needs its {field}", field=field, value=value, limit=0
                     )
+            if spec.after:
+                raise InvalidInput(
+                    f"job {spec.name}: a simulated job arrives at its own time, whatever others do", field="after",
+                    value=len(spec.after), limit=0, fix="give it an arrival_s instead",
+                )  # fmt: skip
             if spec.private_requirement is not None:
                 raise InvalidInput(
                     f"job {spec.name}: simulated devices have no private attributes", field="private_requirement",
