@@ -97,11 +97,12 @@ class LeafRoutes:
         return json_answer(await self._trunk.report(attempt, id, manifest, body))
 
     def _admit(self, request: Request) -> None:
+        shown = bearer(request, "the pool's key for leaves")
         if not self._key:
             raise Forbidden(
                 "this pool takes no leaves", field="Authorization", fix="start its root with a VENNUE_LEAF_KEY"
             )
-        if not hmac.compare_digest(bearer(request, "the pool's key for leaves").encode(), self._key):
+        if not hmac.compare_digest(shown.encode(), self._key):
             raise Forbidden(
                 "this is not the pool's key for leaves",
                 field="Authorization",
