@@ -15,9 +15,15 @@ from vennue.core.ids import AttemptId, Digest, JobId
 from vennue.core.job import JobSpec, JobState
 from vennue.core.round import AttemptState
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, SqlLedger
+from vennue.testing.ledgers import FaultyLedger, MemoryLedger
+
+_IN_MEMORY: dict[Path, MemoryLedger] = {}
+"""A ledger in memory lives as long as its object; "reopening" it is having the object again."""
 
 LEDGERS: dict[str, Callable[[Path], Ledger]] = {
     "sqlite": lambda root: SqlLedger.at(root / "ledger.sqlite"),
+    "memory": lambda root: _IN_MEMORY.setdefault(root, MemoryLedger()),
+    "faulty, healed": lambda root: FaultyLedger(_IN_MEMORY.setdefault(root, MemoryLedger())),
 }
 
 JOB = JobRecord(

@@ -1,4 +1,4 @@
-"""A network that fails on purpose: requests that never arrive, arrive twice or late, and connections that break.
+"""A network that fails on purpose: requests that never arrive, arrive twice or too late, and connections that break.
 
 `FaultyTransport` wraps any httpx transport, so it stands below everything that the SDK does about faults, and above a
 real network or a mocked one alike. The same seed gives the same faults to the same sequence of calls.
@@ -10,7 +10,7 @@ import asyncio
 import random
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,14 +21,19 @@ from vennue.core.errors import InvalidInput
 
 Cut = Literal["request", "answer", "body"]
 
+REMEMBERED = 32
+"""Requests that may arrive once more."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Fate:
     """What happens to one request."""
 
     delay_s: float
+    back_delay_s: float
     dropped: bool
     twice: bool
+    again: httpx.Request | None
     cut: Cut | None
 
 
@@ -38,8 +43,9 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     Args:
         transport: the transport to spoil; its kind decides how this one may be used.
         drop: probability that a request never leaves (`httpx.ConnectError`).
-        delay: probability that it waits first, uniformly in ``delay_s``.
+        delay: probability that it waits, uniformly in ``delay_s``; on its way there or back, alike.
         duplicate: probability that it arrives twice; the caller sees the second answer.
+        replay: probability that an earlier request, out of the last ones, arrives once more before it.
         disconnect: probability that the connection breaks: within the request's body, before the answer, or within
             the answer's body, alike. In the last two the server has handled the request.
         delay_s: bounds of a delay, in seconds.
@@ -60,6 +66,7 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
         drop: float = 0.0,
         delay: float = 0.0,
         duplicate: float = 0.0,
+        replay: float = 0.0,
         disconnect: float = 0.0,
         delay_s: tuple[float, float] = (0.01, 0.1),
         seed: int = 0,
@@ -67,13 +74,16 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     ) -> None:
         self.injected: Counter[str] = Counter()
         self._inner: Any = transport
-        self._probabilities = {"drop": drop, "delay": delay, "duplicate": duplicate, "disconnect": disconnect}
+        self._probabilities = {
+            "drop": drop, "delay": delay, "duplicate": duplicate, "replay": replay, "disconnect": disconnect
+        }  # fmt: skip
         for field, value in self._probabilities.items():
             if not 0 <= value <= 1:
                 raise InvalidInput(f"must be 0 to 1, got {value}", field=field, value=value, fix="give a probability")
         self._delay_s = delay_s
         self._rng = random.Random(seed)
         self._lock = threading.Lock()
+        self._earlier: deque[httpx.Request] = deque(maxlen=REMEMBERED)
         self._sleep = sleep
 
     def heal(self) -> None:
@@ -82,18 +92,20 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.read()
-        fate = self._fate()
+        fate = self._fate(request)
         if fate.delay_s:
             (self._sleep or time.sleep)(fate.delay_s)
         _fail_early(fate, request)
+        if fate.again is not None:
+            self._let_pass(fate.again)
         if fate.cut == "request":
             self._inner.handle_request(_half_sent(request)).close()
             raise _broken("in the request", request)
         if fate.twice:
-            first = self._inner.handle_request(request)
-            first.read()
-            first.close()
+            self._let_pass(request)
         response: httpx.Response = self._inner.handle_request(request)
+        if fate.back_delay_s:
+            (self._sleep or time.sleep)(fate.back_delay_s)
         if fate.cut == "answer":
             response.close()
             raise _broken("before the answer", request)
@@ -101,18 +113,20 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         await request.aread()
-        fate = self._fate()
+        fate = self._fate(request)
         if fate.delay_s:
             await (self._sleep or asyncio.sleep)(fate.delay_s)
         _fail_early(fate, request)
+        if fate.again is not None:
+            await self._let_pass_async(fate.again)
         if fate.cut == "request":
             await (await self._inner.handle_async_request(_half_sent(request))).aclose()
             raise _broken("in the request", request)
         if fate.twice:
-            first = await self._inner.handle_async_request(request)
-            await first.aread()
-            await first.aclose()
+            await self._let_pass_async(request)
         response: httpx.Response = await self._inner.handle_async_request(request)
+        if fate.back_delay_s:
+            await (self._sleep or asyncio.sleep)(fate.back_delay_s)
         if fate.cut == "answer":
             await response.aclose()
             raise _broken("before the answer", request)
@@ -124,17 +138,34 @@ class FaultyTransport(httpx.BaseTransport, httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
-    def _fate(self) -> _Fate:
+    def _let_pass(self, request: httpx.Request) -> None:
+        response = self._inner.handle_request(request)
+        response.read()
+        response.close()
+
+    async def _let_pass_async(self, request: httpx.Request) -> None:
+        response = await self._inner.handle_async_request(request)
+        await response.aread()
+        await response.aclose()
+
+    def _fate(self, request: httpx.Request) -> _Fate:
         with self._lock:
             # As many draws for every request, so that one fault more does not change all that follow.
             happens = {fault: self._rng.random() < p for fault, p in self._probabilities.items()}
             delay_s = self._rng.uniform(*self._delay_s)
+            is_late = self._rng.random() < 0.5
+            which = self._rng.random()
             cut: Cut = self._rng.choice(("request", "answer", "body"))
+            again = self._earlier[int(which * len(self._earlier))] if happens["replay"] and self._earlier else None
+            happens["replay"] = again is not None
+            self._earlier.append(request)
             self.injected.update(fault for fault, so in happens.items() if so)
         return _Fate(
-            delay_s=delay_s if happens["delay"] else 0.0,
+            delay_s=delay_s if happens["delay"] and not is_late else 0.0,
+            back_delay_s=delay_s if happens["delay"] and is_late else 0.0,
             dropped=happens["drop"],
             twice=happens["duplicate"],
+            again=again,
             cut=cut if happens["disconnect"] else None,
         )
 

@@ -1,10 +1,13 @@
 """The faulty transport: each fault does what its name says, and a seed gives the same faults again."""
 
+from itertools import pairwise
+
 import httpx
 import pytest
 
 from vennue.core.errors import InvalidInput
 from vennue.testing import FaultyTransport
+from vennue.testing.transport import REMEMBERED
 
 URL = "http://pool.test/"
 
@@ -60,6 +63,32 @@ def test_a_delayed_request_waits_within_its_bounds(server):
         put(transport)
     assert len(waits) == 20
     assert 2.0 <= min(waits) < max(waits) <= 3.0
+
+
+def test_a_delay_falls_on_the_way_there_or_on_the_way_back(server):
+    had_arrived: list[int] = []
+    transport = FaultyTransport(server, delay=1.0, sleep=lambda _: had_arrived.append(len(server.arrived)))
+    for _ in range(20):
+        put(transport)
+        server.arrived.clear()
+    assert set(had_arrived) == {0, 1}
+
+
+def test_a_replayed_request_arrives_once_more_before_a_later_one_and_nobody_sees_its_answer(server):
+    transport = FaultyTransport(server, replay=1.0)
+    for body in (b"first", b"second"):
+        assert put(transport, body).content == bytes(100)
+    assert server.arrived == [b"first", b"first", b"second"]
+    assert transport.injected["replay"] == 1
+
+
+def test_only_the_last_requests_are_replayed(server):
+    transport = FaultyTransport(server, replay=1.0)
+    for number in range(200):
+        put(transport, b"%d" % number)
+    arrived = [int(body) for body in server.arrived]
+    assert max(later - number for number, later in pairwise(arrived)) <= REMEMBERED + 1
+    assert len(arrived) == 399
 
 
 def test_a_connection_breaks_in_the_request_before_the_answer_or_within_it(server):
@@ -118,7 +147,7 @@ def test_a_probability_that_is_none_is_refused_by_name(server, probability):
 
 async def test_the_same_faults_strike_an_async_client(server):
     transport, asynchronous = (
-        FaultyTransport(server, drop=0.2, duplicate=0.2, disconnect=0.4, seed=5) for _ in range(2)
+        FaultyTransport(server, drop=0.2, duplicate=0.2, replay=0.2, disconnect=0.4, seed=5) for _ in range(2)
     )
     blocking = [outcome(transport) for _ in range(100)]
     arrived, server.arrived = server.arrived, []
