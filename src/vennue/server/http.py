@@ -7,7 +7,6 @@ Content-Length before a byte is read), arrives whole and keeps arriving, and JSO
 import asyncio
 import os
 import re
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -111,7 +110,7 @@ class StallWatch:
         """Watch, until cancelled."""
         while True:
             await asyncio.sleep(self.idle_s / 2)
-            latest = time.monotonic() - self.idle_s
+            latest = asyncio.get_running_loop().time() - self.idle_s
             for task, since in list(self._waiting.items()):
                 if since < latest:
                     self._given_up.add(task)
@@ -137,7 +136,7 @@ class StallWatch:
         """
         task = asyncio.current_task()
         assert task is not None, "a request is a task"
-        self._waiting[task] = time.monotonic()
+        self._waiting[task] = asyncio.get_running_loop().time()
         try:
             return await bytes_to_come
         except asyncio.CancelledError:
@@ -249,13 +248,13 @@ class Request:
         waited_s = 0.0  # for the sender alone: what this server's own disk takes is not held against it
         stream = aiter(self._transport)
         while True:
-            asked_at = time.monotonic()
+            asked_at = asyncio.get_running_loop().time()
             try:
                 chunk = await self._watch.next(anext(stream))
             except StopAsyncIteration:
                 break
             received += len(chunk)
-            waited_s += time.monotonic() - asked_at
+            waited_s += asyncio.get_running_loop().time() - asked_at
             self._watch.check_speed(received, waited_s)
             if received > limit:
                 raise too_large(received, limit)

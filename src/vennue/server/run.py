@@ -16,6 +16,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any, Final
 
 from granian._granian import SocketHolder
@@ -23,6 +24,7 @@ from granian.constants import HTTPModes, Interfaces
 from granian.server.embed import Server
 
 from vennue.control.branch import Flush
+from vennue.control.clock import Clock, pool_clock
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
 from vennue.control.leaf import Leaf
@@ -38,7 +40,7 @@ from vennue.server.leaf import LeafApp
 from vennue.server.routes.leaves import MAX_TOGETHER
 from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
-from vennue.state.ledger import SqlLedger
+from vennue.state.ledger import Ledger, SqlLedger
 from vennue.updates.blobs import BlobStore, DirectoryBlobs
 from vennue.updates.strategies import load_strategies
 
@@ -92,21 +94,37 @@ async def serve(
             raise Unavailable("the HTTP server has stopped by itself", fix="see the log above")
 
 
-async def _root(
-    config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
-) -> tuple[Application, Callable[[], None]]:
-    """The whole pool; and what announces the stop."""
+def assemble(
+    config: ServerConfig,
+    ledger: Ledger,
+    blobs: BlobStore,
+    spool: Path,
+    *,
+    make_clock: Callable[[float], Clock] = pool_clock,
+    new_suffix: Callable[[], str] | None = None,
+) -> Coordinator:
+    """The coordinator of a configuration, not yet started.
+
+    Args:
+        config: what to serve.
+        ledger: where promises are kept.
+        blobs: where models are.
+        spool: the directory of reports.
+        make_clock: as the coordinator's.
+        new_suffix: as the coordinator's.
+
+    Raises:
+        InvalidInput: the policy is unknown, its file does not import, or its parameters make no sense.
+    """
     for path in config.policy_files:
         load_policies(path)
-    planner = get_policy(config.policy, **config.parameters)
-    schema = DEFAULT_SCHEMA.extend(config.attributes)
-    coordinator = Coordinator(
-        SqlLedger.at(directory.ledger),
-        DataPlane(blobs, directory.spool, max_uploads=config.limits.uploads, durable=config.durable_reports),
-        planner,
+    return Coordinator(
+        ledger,
+        DataPlane(blobs, spool, max_uploads=config.limits.uploads, durable=config.durable_reports),
+        get_policy(config.policy, **config.parameters),
         policy=config.policy,
         parameters=config.parameters,
-        schema=schema,
+        schema=DEFAULT_SCHEMA.extend(config.attributes),
         seed=config.seed,
         replan_interval_s=config.replan_interval_s,
         accept_lease_s=config.accept_lease_s,
@@ -115,8 +133,17 @@ async def _root(
         quotas=config.quotas,
         batch_window_s=config.batch_window_s,
         max_waiters=config.limits.waiters,
+        make_clock=make_clock,
+        new_suffix=new_suffix,
         validate=config.validate,
     )
+
+
+async def _root(
+    config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
+) -> tuple[Application, Callable[[], None]]:
+    """The whole pool; and what announces the stop."""
+    coordinator = assemble(config, SqlLedger.at(directory.ledger), blobs, directory.spool)
     await stack.enter_async_context(_started(coordinator, config.drain_s))
     recorder = None
     if config.record_dir is not None:

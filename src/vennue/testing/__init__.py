@@ -1,4 +1,4 @@
-"""Tools to test what is built on Vennue: virtual time, a faulty network, a pool in this process, a faulty ledger, fakes.
+"""Tools to test what is built on Vennue: virtual time, faulty networks and ledgers, a pool in this process, a fleet.
 
 They are part of the public surface, and Vennue's own tests use the same ones. A name is loaded when it is first used:
 who wants a bad network does not wait for a server.

@@ -24,17 +24,15 @@ import httpx
 
 from vennue.control.clock import Clock, pool_clock
 from vennue.control.coordinator import Coordinator
-from vennue.control.dataplane import DataPlane
 from vennue.control.selector import Selector
 from vennue.core.errors import Unavailable
-from vennue.core.requirement import DEFAULT_SCHEMA
-from vennue.policies import get_policy
 from vennue.sdk.device import AsyncDevice
 from vennue.sdk.job import AsyncJob
 from vennue.sdk.transport import Timing
 from vennue.server.app import App
 from vennue.server.config import ServerConfig
 from vennue.server.http import Headers
+from vennue.server.run import assemble
 from vennue.state.ledger import Ledger
 from vennue.testing.ledgers import MemoryLedger
 from vennue.testing.virtual import Process, VirtualLoop, check_alive
@@ -198,7 +196,10 @@ class LocalPool:
             raise httpx.ConnectError("no server is running", request=request)
         exchange = _Exchange(request)
         task = self._spawn(self.app.__rsgi__(exchange.scope, exchange))
-        await asyncio.wait((task,))  # not cancelled with the caller: a server does not learn of that
+        try:
+            await asyncio.wait((task,))
+        finally:
+            exchange.gone.set()  # the server learns that its client has gone, and goes on as it likes
         if task.cancelled():
             raise httpx.ReadError("the server went away", request=request)
         task.result()
@@ -219,28 +220,18 @@ class LocalPool:
         wall, monotonic = self._wall or time.time, self._monotonic or loop.time
         if self._wall is None and isinstance(loop, VirtualLoop):
             wall = lambda: EPOCH_S + loop.time()  # noqa: E731 - it is one of two
-        config = self._config
-        coordinator = Coordinator(
+        coordinator = assemble(
+            self._config,
             self._ledger,
-            DataPlane(self.blobs, self.spool, max_uploads=config.limits.uploads),
-            get_policy(config.policy, **config.parameters),
-            policy=config.policy,
-            schema=DEFAULT_SCHEMA.extend(config.attributes),
-            seed=config.seed,
-            replan_interval_s=config.replan_interval_s,
-            accept_lease_s=config.accept_lease_s,
-            admission_window_s=config.admission_window_s,
-            stall_grace_s=config.stall_grace_s,
-            quotas=config.quotas,
-            batch_window_s=config.batch_window_s,
-            max_waiters=config.limits.waiters,
+            self.blobs,
+            self.spool,
             make_clock=functools.partial(pool_clock, wall=wall, monotonic=monotonic),
             new_suffix=lambda: f"{self._rng.getrandbits(24):06x}",
-            validate=config.validate,
         )
         await coordinator.start()
         self.coordinator = coordinator
-        self.app = App(coordinator, Selector(coordinator, config.pacing, self._rng), config.limits, version("vennue"))
+        selector = Selector(coordinator, self._config.pacing, self._rng)
+        self.app = App(coordinator, selector, self._config.limits, version("vennue"), leaf_key=self._config.leaf_key)
         self._watching = loop.create_task(self.app.watch.run(), name="stalled bodies")
 
     async def _outcome(self, work: Coroutine[Any, Any, None]) -> None:
@@ -283,6 +274,8 @@ class _Exchange:
         self.response: httpx.Response | None = None
         self.cut: httpx.TransportError | None = None
         """Why the request's body broke off, if it did."""
+        self.gone = asyncio.Event()
+        """Set when the client waits no more."""
         self._request = request
 
     async def __call__(self) -> bytes:
@@ -299,6 +292,9 @@ class _Exchange:
                 yield chunk
         except httpx.TransportError as error:
             self.cut = error
+
+    async def client_disconnect(self) -> None:
+        await self.gone.wait()
 
     def response_empty(self, status: int, headers: Headers) -> None:
         self._respond(status, headers, b"")

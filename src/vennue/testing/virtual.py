@@ -19,8 +19,6 @@ from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from typing import Any, NoReturn, TypeVar, TypeVarTuple
 
-from vennue.core.errors import VennueError
-
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -34,10 +32,8 @@ LIVELOCK_TURNS = 1_000_000
 """Turns of the loop at one moment after which it is taken for one that never ends."""
 
 
-class Deadlock(VennueError):
+class Deadlock(RuntimeError):
     """Nothing will ever happen again: everything waits and no timer is set, or all is busy at one moment for ever."""
-
-    code = "deadlock"
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -202,14 +198,14 @@ class _Jumping(selectors.BaseSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise Deadlock(
-                f"at {self._loop.now:.3f} s everything waits and no timer is set",
-                fix="look for a future that nobody resolves, or for a thread or a socket, which have no place here",
+                f"at {self._loop.now:.3f} s everything waits and no timer is set: look for a future that nobody "
+                "resolves, or for a thread or a socket, which have no place here"
             )
         self._turns = 0 if timeout > 0 else self._turns + 1
         if self._turns > LIVELOCK_TURNS:
             raise Deadlock(
-                f"at {self._loop.now:.3f} s the loop has turned {LIVELOCK_TURNS} times, and time has not passed",
-                fix="look for a loop that sleeps for 0 seconds until something happens",
+                f"at {self._loop.now:.3f} s the loop has turned {LIVELOCK_TURNS} times, and time has not passed: look "
+                "for a loop that sleeps for 0 seconds until something happens"
             )
         self._loop.now += timeout
         return []

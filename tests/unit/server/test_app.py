@@ -18,6 +18,7 @@ from vennue.server.problems import RequestError, headers_of, problem, status_of
 from vennue.server.routes import all_routes
 from vennue.server.routing import Router
 from vennue.server.telemetry import Telemetry
+from vennue.testing import LocalPool, in_virtual_time
 
 
 class Exchange:
@@ -289,12 +290,27 @@ async def test_placeholders_take_any_segment_but_an_empty_one(tmp_path):
     assert describe(routes, "1")["info"]["version"] == "1"
 
 
-async def test_a_body_that_drips_is_given_up_although_it_never_stops(tmp_path, monkeypatch):
-    clock = iter(range(0, 10_000, 20))
-    monkeypatch.setattr("vennue.server.http.time.monotonic", lambda: float(next(clock)))
-    async with rig_at(tmp_path) as rig:
-        app = App(rig.coordinator, rig.selector, Limits(idle_body_s=60, least_bytes_per_s=1.0), "1")
-        digest = "0" * 64
-        exchange = await ask(app, "PUT", f"/v1/blobs/{digest}", *[b"x"] * 100)
-    assert (exchange.status, exchange.json["limit"]) == (408, 1.0)
-    assert rig.data.uploads.active == 0
+@in_virtual_time
+async def test_a_body_that_drips_is_given_up_although_it_never_stops():
+    async def drips():
+        for _ in range(100):
+            await asyncio.sleep(20)
+            yield b"x"
+
+    async with LocalPool(limits=Limits(idle_body_s=60, least_bytes_per_s=1.0)) as pool, pool.client() as client:
+        answer = await client.put(f"/v1/blobs/{'0' * 64}", content=drips())
+        assert (answer.status_code, answer.json()["limit"]) == (408, 1.0)
+        assert pool.coordinator.data.uploads.active == 0
+        assert 60 < asyncio.get_running_loop().time() <= 100
+
+
+@in_virtual_time
+async def test_a_body_that_stops_arriving_is_given_up():
+    async def stops():
+        yield b"x"
+        await asyncio.sleep(86_400)
+
+    async with LocalPool(limits=Limits(idle_body_s=60)) as pool, pool.client() as client:
+        answer = await client.put(f"/v1/blobs/{'0' * 64}", content=stops())
+        assert (answer.status_code, answer.json()["detail"]) == (408, "nothing of the body arrived for 60 s")
+        assert 60 < asyncio.get_running_loop().time() <= 90
