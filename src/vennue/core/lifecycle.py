@@ -13,11 +13,9 @@ from vennue.core.effects import (
     AssignmentEnded,
     AttemptClosed,
     AttemptOpened,
-    AttemptRecord,
     Commit,
     Effect,
     JobEnded,
-    JobRecord,
     SaveAttempt,
     SaveJob,
 )
@@ -30,15 +28,14 @@ from vennue.core.events import (
     CompleteJob,
     Contact,
     OpenRound,
-    Recover,
     SubmitJob,
 )
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId, Signature, attempt_id, job_of
+from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, attempt_id, job_of
 from vennue.core.job import Job, JobState, Setting, unended_predecessors
 from vennue.core.losses import Losses
 from vennue.core.plan import Planner, Request
 from vennue.core.planning import Planning
-from vennue.core.records import attempt_record, job_of_record, job_record
+from vennue.core.records import attempt_record, job_record
 from vennue.core.region import RequirementRegistry
 from vennue.core.requirement import AttributeSchema
 from vennue.core.round import Attempt, AttemptState, lottery
@@ -452,78 +449,6 @@ class Lifecycle:
             self._timers.cancel(key)
         elif limit_at < self._timers.at(key):
             self._timers.set(key, limit_at)
-
-    # -- recovery -----------------------------------------------------------------------------------------------------
-
-    def restore(self, jobs: Iterable[JobRecord], open_attempts: Iterable[AttemptRecord], now: float) -> None:
-        """Rebuild from the ledger, into an empty pool: jobs as they were, and the attempts that were open.
-
-        Assignments are soft state. They are gone, and the devices check in again; but one that has trained meanwhile
-        may still report, and the reports that were counted are told by `Recover`. Attempts have their whole time again.
-        """
-        self.now = max(self.now, now)
-        for record in sorted(jobs, key=lambda r: r.arrival):
-            requirement, private = record.spec.check(self.schema)
-            bit = -1 if record.state.terminal else self.registry.register(requirement)
-            job = job_of_record(record, requirement, private, bit)
-            self.jobs[job.id] = job
-            self._arrivals = max(self._arrivals, record.arrival + 1)
-            if not job.state.terminal:
-                self._take_up(job)
-        for held in open_attempts:
-            job = self.jobs[held.job]
-            if job.state.terminal:
-                continue
-            goes_on = held.state is not AttemptState.WAITING
-            if goes_on:
-                self._tell(job, self.now, "the server was restarted")
-            attempt = self._open_attempt(
-                job, held.round, held.number, held.model, held.config, self.now,
-                waiting_since=held.opened_at, restarts=held.restarts + goes_on,
-            )  # fmt: skip
-            if goes_on:
-                attempt.opened_at = attempt.request.opened_at = held.opened_at
-
-    def _recover(self, event: Recover, now: float) -> None:
-        """Count the reports again that an attempt had before a crash, unless it has closed meanwhile."""
-        attempt = self._attempts.get(event.attempt)
-        if attempt is None or attempt.state is not AttemptState.OPEN:
-            return
-        job = self.jobs[attempt.job]
-        if event.failure is not None:
-            self._retry(job, attempt, now, f"its reports were lost: {event.failure}")
-            return
-        for report in event.reports:
-            if report.assignment not in attempt.returned:
-                self._admit(attempt, self._returning(attempt, report.assignment, report.device))
-        request = attempt.request
-        # Losses are measured anew, and may ask for fewer devices than before.
-        request.wanted = max(request.wanted, len(request.reported))
-        self._tell(job, now, f"attempt {attempt.id} goes on with {len(request.reported)} reports")
-        attempt.filled = request.needs <= 0
-        self.planning.soon("goes on after a restart", attempt.id)
-        if attempt.ready:
-            self._start_commit(attempt, now)
-
-    def _admit(self, attempt: Attempt, assignment: Assignment) -> None:
-        attempt.returned.add(assignment.id)
-        self.table.admit(assignment)
-
-    def _returning(self, attempt: Attempt, id: AssignmentId, device: DeviceId) -> Assignment:
-        """An assignment from before a crash, of which only its token has told."""
-        request = attempt.request
-        return Assignment(
-            id, device, request, Signature(1 << request.bit), attempt.opened_at, attempt.deadline_at,
-            accepted=True, version=attempt.version_at_restart,
-        )  # fmt: skip
-
-    def _take_up(self, job: Job) -> None:
-        """What follows from a recovered job's predecessors, and its limits. Its owner is heard of again."""
-        earlier = [self.jobs[name] for name in job.spec.predecessors]
-        self._follow(job, (one.id for one in earlier if not one.state.terminal))
-        job.started_at = max([job.submitted_at, *(one.ended_at or 0.0 for one in earlier)])
-        job.quiet_since = self.now
-        self._arm(job)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

@@ -33,12 +33,13 @@ from vennue.core.events import (
     SubmitJob,
     Tick,
 )
-from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of, job_of, restarts_before
-from vennue.core.lifecycle import ATTEMPT, BATCH, JOB, Lifecycle
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, attempt_of, job_of
+from vennue.core.lifecycle import ATTEMPT, BATCH, JOB
 from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
+from vennue.core.recovery import Recovery
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
-from vennue.core.round import Attempt, AttemptState
+from vennue.core.round import Attempt
 from vennue.core.supply import Supply
 from vennue.core.tenant import Quota
 
@@ -48,7 +49,7 @@ ACCEPT_LEASE_S = 30.0
 _BATCH_TIMER = BATCH, ""
 
 
-class Pool(Lifecycle):
+class Pool(Recovery):
     """One pool of devices shared by many jobs. Not thread-safe: one owner drives it.
 
     Args:
@@ -298,16 +299,6 @@ class Pool(Lifecycle):
         self.losses.observe(assignment.job, assignment.signature, lost=False)
         if self.planning.learns:
             self.planning.learned.observe_report(attempt.job, assignment.response_s, now - assignment.bound_at)
-
-    def awaits(self, id: AssignmentId) -> Attempt | None:
-        """The attempt that goes on since before a crash, and still takes a report of this assignment from back then."""
-        attempt = self._attempts.get(attempt_of(id))
-        if attempt is None or attempt.state is not AttemptState.OPEN or id in attempt.returned:
-            return None
-        try:
-            return attempt if restarts_before(id) < attempt.restarts else None
-        except ValueError:
-            return None
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

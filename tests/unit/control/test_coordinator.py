@@ -427,7 +427,7 @@ async def test_reports_that_cannot_be_read_after_a_crash_cost_their_round_an_att
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr("vennue.control.coordinator.RETRY_LEDGER_S", 0.0)
+    monkeypatch.setattr("vennue.control.shell.RETRY_LEDGER_S", 0.0)
 
 
 async def failed(rig: Rig) -> None:

@@ -147,7 +147,7 @@ async def reported_and_committed(rig, task):
 
 
 async def test_a_ledger_that_fails_at_a_commit_costs_the_job_nothing(rig, monkeypatch):
-    monkeypatch.setattr("vennue.control.coordinator.RETRY_LEDGER_S", 0.0)
+    monkeypatch.setattr("vennue.control.shell.RETRY_LEDGER_S", 0.0)
     view = await submit(rig, rounds=1)
     task = rig.task("d1")
     rig.ledger.failure = DISK_FULL
