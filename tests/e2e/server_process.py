@@ -24,7 +24,7 @@ FAST = {
     "VENNUE_PACING_IDLE_S": "0.1",
     "VENNUE_LIMITS_LAG_S": "60",
 }
-"""Devices come back at once, so that tests do not wait; none is turned away because other tests keep the machine busy."""
+"""Devices come back at once, so that tests do not wait; none is turned away because other tests are busy."""
 
 
 class ServerProcess:
