@@ -109,19 +109,23 @@ class Usage:
         """Count the first ``count`` sessions of a batch as online."""
         if not count:
             return
-        bins = len(self._sessions)
         begin_s = batch.time_s[:count]
         end_s = np.minimum(batch.end_s[:count], self.limit_s)
         first = (begin_s // self.bin_s).astype(np.int64)
         last = (end_s // self.bin_s).astype(np.int64)
+        start = int(first[0])
+        bins = int(last.max()) + 2 - start
         same = first == last
-        in_first_s = np.where(same, end_s - begin_s, (first + 1) * self.bin_s - begin_s)
+        in_first_s = np.where(same, end_s, (first + 1) * self.bin_s) - begin_s
         in_last_s = np.where(same, 0.0, end_s - last * self.bin_s)
-        between = ~same
-        self._online[0] += np.bincount(first, in_first_s, bins) + np.bincount(last, in_last_s, bins)
-        self._online[1] += np.bincount(first[between] + 1, minlength=bins)
-        self._online[1] -= np.bincount(last[between], minlength=bins)
-        self._sessions += np.bincount(first, minlength=bins)
+        first -= start
+        last -= start
+        here = slice(start, start + bins)
+        self._online[0, here] += np.bincount(first, in_first_s, bins) + np.bincount(last, in_last_s, bins)
+        began = np.bincount(first, minlength=bins)
+        self._sessions[here] += began
+        self._online[1, here] -= np.bincount(last, ~same, bins)
+        self._online[1, start + 1 : start + bins] += np.bincount(first, ~same, bins)[:-1]
 
     def columns(self, end_s: float) -> Columns:
         """Up to the end of the run; the last bin is left out when the run ended within it, unless it is the only."""

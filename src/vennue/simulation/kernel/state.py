@@ -22,7 +22,7 @@ _SETTINGS: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "
 
 def compiled(function: F) -> F:
     """Compile a function as a part of those that call it."""
-    return cast("F", _jit(**_SETTINGS, no_cpython_wrapper=True)(function))
+    return cast("F", _jit(**_SETTINGS, no_cpython_wrapper=True, forceinline=True)(function))
 
 
 def kept(function: F) -> F:
