@@ -99,7 +99,7 @@ class Usage:
     def __init__(self, horizon_s: float) -> None:
         self.bin_s = max(_LEAST_BIN_S, horizon_s / _MOST_BINS)
         self.limit_s = (int(horizon_s // self.bin_s) + 1) * self.bin_s
-        bins = round(self.limit_s / self.bin_s) + 1
+        bins = round(self.limit_s / self.bin_s) + 2  # what ends at the limit, and the bin after an interval's last
         self.busy = np.zeros((2, bins))
         """See `add_interval`."""
         self._online = np.zeros((2, bins))
