@@ -17,8 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from vennue.core.batch import Collected
 from vennue.core.binding import Assignment
 from vennue.core.effects import (
+    Answered,
     AssignmentEnded,
     AttemptClosed,
     AttemptOpened,
@@ -123,6 +125,7 @@ class ReferenceEngine:
             schema=world.schema,
             seed=world.seed,
             replan_interval_s=world.options.replan_interval_s,
+            batch_window_s=world.options.batch_window_s,
             supply=world.supply(),
         )
         self._shell: Pool | Auditor = self.pool
@@ -136,6 +139,7 @@ class ReferenceEngine:
         self._longest_s = max(job.nominal_s for job in world.jobs)
         self._finishes: list[tuple[float, int, _Visit, Assignment]] = []
         self._polls: deque[tuple[float, _Visit]] = deque()
+        self._waiting: dict[DeviceId, tuple[_Visit, int]] = {}  # whose check-in waits for others
         self._sequence = itertools.count()
         self._finish_of: dict[AssignmentId, tuple[float, float]] = {}  # of live assignments: finish, end of session
         self._since: dict[AttemptId, float] = {}  # when an asynchronous attempt's current update began
@@ -214,12 +218,20 @@ class ReferenceEngine:
         draw = (visit.choice + asked * STEP) % 1.0
         response_s = self._world.expected_workload_s * visit.slowness + visit.link_s
         declined = self._too_long(visit)
+        self._waiting[visit.device] = visit, asked  # it may fill a batch, and be answered at once
         assignment = self._handle(CheckIn(visit.device, profile, draw, response_s, declined))
+        if isinstance(assignment, Collected):
+            return
+        del self._waiting[visit.device]
         if assignment is not None and declined and assignment.job in declined:
             # Held since an earlier session; the pool does not know yet that the device will not make it now either.
-            assignment = self._handle(
+            other = self._handle(
                 Decline(assignment.id, visit.device, "its session is too short", draw, response_s, declined)
             )
+            assignment = other if isinstance(other, Assignment) else None
+        self._answered(visit, assignment, asked)
+
+    def _answered(self, visit: _Visit, assignment: Assignment | None, asked: int) -> None:
         if assignment is None:
             self._ask_again(visit)
         else:
@@ -247,7 +259,7 @@ class ReferenceEngine:
                 self._assignments.append((visit.session, index, int(round_number), int(number), self.now))
         self._finish_of[assignment.id] = finish_at, visit.end_s
         usage = self.usage
-        leaves_at = min(finish_at, visit.end_s, usage.limit_s)
+        leaves_at = max(self.now, min(finish_at, visit.end_s, usage.limit_s))  # it may have gone while it waited
         add_interval(usage.busy, usage.bin_s, self.now, leaves_at)
         if finish_at <= visit.end_s:
             heapq.heappush(self._finishes, (finish_at, next(self._sequence), visit, assignment))
@@ -274,7 +286,7 @@ class ReferenceEngine:
         self._handle(SubmitJob(job.id, job.spec))
         self._handle(OpenRound(job.id, 1, MODEL))
 
-    def _handle(self, event: Event) -> Assignment | None:
+    def _handle(self, event: Event) -> Assignment | Collected | None:
         """Let the pool handle an event, and do at once whatever it asks for."""
         try:
             answer = self._shell.handle(event, self.now)
@@ -282,10 +294,13 @@ class ReferenceEngine:
             effects = self._shell.drain()
             for effect in effects:
                 self._carry_out(effect)
-        return answer if isinstance(answer, Assignment) else None
+        return answer if isinstance(answer, Assignment | Collected) else None
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
+            case Answered(device, assignment):
+                visit, asked = self._waiting.pop(device)
+                self._answered(visit, assignment, asked)
             case AssignmentEnded(id):
                 finish_at, end_s = self._finish_of.pop(id)
                 self._fates[self._index[job_of(attempt_of(id))]][STRAGGLING if finish_at <= end_s else FAILED] += 1

@@ -51,6 +51,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether rounds have the deadlines that their jobs ask for; without, a round waits for all its devices."""
     replan_interval_s: NotNegative = 0.0
     """Least time between two plans; 0 plans at the first check-in after each change."""
+    batch_window_s: NotNegative = 0.0
+    """Check-ins wait up to this long for one another and are bound together; 0 binds each at once."""
     horizon_s: Positive = 1000 * DAY_S
     """The run ends here at the latest. Jobs that have not ended then make every average a lower bound."""
 

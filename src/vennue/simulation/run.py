@@ -55,7 +55,7 @@ def simulate(
             trace ``paper`` if it is that one, else FedScale's.
         options: what the run assumes, or the name of a preset.
         engine: the results are the same. ``kernel`` is a hundred times as fast and needs the extra ``sim``; ``auto``
-            takes it where it is installed, unless ``validate`` is set.
+            takes it where it is installed and can do the run, unless ``validate`` is set.
         validate: check the core's invariants after every event (reference engine).
         keep_assignments: keep a row for every device bound.
         progress: told the fraction of device-rounds done, now and then.
@@ -119,11 +119,25 @@ def _engine(
         raise InvalidInput(
             "the kernel needs numba", field="engine", value=engine, fix="pip install 'vennue[sim]', or leave it out"
         )
-    if engine == "reference" or validate or not find_spec("numba"):
+    beyond_kernel = _beyond_kernel(world)
+    if engine == "kernel" and beyond_kernel:
+        raise InvalidInput(
+            f"the kernel does not know {beyond_kernel}", field="engine", value=engine, fix="leave out the engine"
+        )
+    if engine == "reference" or validate or beyond_kernel or not find_spec("numba"):
         return ReferenceEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
     from vennue.simulation.kernel.driver import KernelEngine
 
     return KernelEngine(world, planner, keep_assignments=keep_assignments)
+
+
+def _beyond_kernel(world: World) -> str | None:
+    """What of a run only the core itself can do, if anything."""
+    if world.options.batch_window_s:
+        return "check-ins that wait for one another"
+    if any(job.spec.overcommit == "auto" for job in world.jobs):
+        return 'overcommit "auto"'
+    return None
 
 
 def describe(planner: Planner) -> str:
