@@ -18,7 +18,7 @@ from vennue.core.ids import JobId, Signature
 from vennue.core.job import JobSpec
 from vennue.core.requirement import Profile, Requirement
 from vennue.core.supply import Supply
-from vennue.simulation.options import Options
+from vennue.simulation.options import DAY_S, Options
 from vennue.simulation.traces import CheckIns, DevicePopulation
 from vennue.simulation.traces.devices import MEAN_COMMUNICATION_KBPS, MEAN_COMPUTATION_MS, NOMINAL_LINK_S
 from vennue.simulation.traces.model import FloatArray, IntArray
@@ -206,7 +206,11 @@ class World:
             )  # fmt: skip
 
     def _least_s(self, job: SimulatedJob, share: float) -> float:
-        """A job takes at least this long, even alone and when devices come at twice their average rate."""
+        """A job takes at least this long, even alone and when devices come at twice their average rate.
+
+        Nothing is said about jobs that a day's devices could serve: those may all come at once.
+        """
         if self.options.poll_interval_s or job.spec.mode == "async":
             return 0.0
-        return (job.spec.rounds or 0) * job.spec.goal / (2 * share * self.check_ins.rate_per_s)
+        least_s = (job.spec.rounds or 0) * job.spec.goal / (2 * share * self.check_ins.rate_per_s)
+        return least_s if least_s > DAY_S else 0.0

@@ -1,0 +1,167 @@
+"""What a simulated run does, one rule of the world at a time; both engines keep each."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vennue.core.errors import Infeasible, InvalidInput
+from vennue.core.job import JobSpec
+from vennue.core.plan import Plan, PoolView
+from vennue.policies import Policy
+from vennue.simulation.options import Options, options
+from vennue.simulation.result import RunResult
+from vennue.simulation.run import simulate
+from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
+from vennue.simulation.workload import JobTemplate
+
+# On the mean device and link a task takes 30 s of training and 2 × 10 s of transfers: 50 s.
+MEAN = DevicePopulation(DeviceTable({"ram_gb": [4.0]}), Capacity([78.0], [13_736.0]))
+ONCE = Options(poll_interval_s=0, anonymous_sessions=True, dispatch_s=0, lease_s=None, overcommit=1, horizon_s=5000)
+
+both_engines = pytest.mark.parametrize("engine", ["reference", "kernel"])
+
+
+def run(sessions: list[tuple[int, int, int]], engine: str, given: Options = ONCE, **job: Any) -> RunResult:
+    spec = JobSpec(**{"name": "j", "demand": 1, "rounds": 1, "deadline_s": 300.0, **job})
+    trace = Trace(*zip(*sessions, strict=True), period_s=10_000)
+    return simulate(
+        [JobTemplate(spec, 0.0, 30.0)], "fifo", trace=trace, population=MEAN, options=given, engine=engine,
+        keep_assignments=True,
+    )  # fmt: skip
+
+
+@both_engines
+def test_a_round_ends_when_its_only_device_has_finished(engine: str):
+    result = run([(0, 10, 500)], engine)
+    assert result.jobs["ended_s"].tolist() == [60.0]
+    assert result.jobs["scheduling_delay_s"].tolist() == [10.0]
+    assert result.jobs["collection_s"].tolist() == [50.0]
+
+
+@both_engines
+def test_a_device_declines_a_task_that_would_outlast_its_session(engine: str):
+    result = run([(0, 10, 59), (1, 20, 70)], engine)
+    assert result.assignments["session"].tolist() == [1]
+    assert result.jobs["ended_s"].tolist() == [70.0]
+
+
+@both_engines
+def test_a_device_that_leaves_is_lost_silently_and_the_round_aborts_at_its_deadline(engine: str):
+    given = options("faithful", accept_only_what_fits=False, extend_s=0, dispatch_s=0, horizon_s=5000)
+    result = run([(0, 10, 40), (1, 310, 400)], engine, given)
+    assert result.attempts["outcome"].tolist() == [1, 0]
+    assert result.attempts["closed_s"].tolist() == [300.0, 360.0]
+    assert result.jobs["failed"].tolist() == [1]
+
+
+@both_engines
+def test_a_lease_replaces_a_lost_device_within_the_round(engine: str):
+    result = run([(0, 10, 40), (1, 100, 200)], engine, ONCE_WITH_LEASE)
+    assert result.jobs["attempts"].tolist() == [1]
+    assert result.jobs["ended_s"].tolist() == [150.0]
+
+
+ONCE_WITH_LEASE = Options(
+    poll_interval_s=0, anonymous_sessions=True, dispatch_s=0, lease_s=60.0, overcommit=1, horizon_s=5000,
+    accept_only_what_fits=False,
+)  # fmt: skip
+
+
+@both_engines
+def test_an_idle_device_asks_again_as_long_as_its_session_lasts(engine: str):
+    given = Options(poll_interval_s=40, dispatch_s=0, overcommit=1, horizon_s=5000)
+    result = run([(0, 10, 500)], engine, given, rounds=2)
+    # Bound at 10, done at 60, idle until it asks again at 100, done at 150.
+    assert result.assignments["bound_s"].tolist() == [10.0, 100.0]
+    assert result.jobs["ended_s"].tolist() == [150.0]
+
+
+@both_engines
+def test_a_known_device_starts_anew_what_it_had_not_finished(engine: str):
+    given = Options(poll_interval_s=0, dispatch_s=0, lease_s=None, accept_only_what_fits=False, horizon_s=5000)
+    result = run([(0, 10, 40), (0, 100, 200)], engine, given)
+    assert result.jobs["bound"].tolist() == [1]
+    assert result.jobs["ended_s"].tolist() == [150.0]
+
+
+@both_engines
+def test_a_report_after_the_round_is_straggling(engine: str):
+    result = run([(0, 10, 500), (1, 20, 500)], engine, demand=2, min_fraction=0.5)
+    assert {fate: result.counters[fate] for fate in ("bound", "used", "straggling")} == {
+        "bound": 2, "used": 1, "straggling": 1,
+    }  # fmt: skip
+
+
+@both_engines
+def test_busy_time_is_the_time_of_the_tasks(engine: str):
+    result = run([(0, 10, 500), (1, 4000, 4500)], engine, rounds=1)
+    assert result.usage["busy_s"].sum() == 50.0
+
+
+@both_engines
+def test_the_horizon_leaves_a_marked_result(engine: str):
+    result = run([(0, 10, 500)], engine, rounds=2)
+    assert (result.ended, result.end_s, result.complete) == ("horizon", 5000.0, False)
+    assert result.jobs["state"].tolist() == ["unfinished"]
+    assert np.isnan(result.jobs["ended_s"]).all()
+
+
+@both_engines
+def test_stopping_leaves_a_marked_result(engine: str):
+    trace = Trace(np.arange(3000), np.arange(3000), np.arange(3000) + 100, period_s=10_000)
+    result = simulate(
+        [JobTemplate(JobSpec(name="j", demand=1, rounds=9000, deadline_s=300.0), 0.0, 30.0)], "fifo", trace=trace,
+        population=MEAN, options=options("default", horizon_s=1e6), engine=engine, stop=lambda: True,
+    )  # fmt: skip
+    assert result.ended == "stopped"
+    assert not result.complete
+
+
+@both_engines
+def test_a_policy_that_raises_ends_the_run_with_its_name_for_the_defect(engine: str):
+    class Broken(Policy):
+        name = "broken"
+
+        def plan(self, view: PoolView) -> Plan:
+            raise ZeroDivisionError("oops")
+
+    trace = Trace([0], [10], [500], period_s=10_000)
+    job = JobTemplate(JobSpec(name="j", demand=1, rounds=1), 0.0, 30.0)
+    with pytest.raises(InvalidInput, match="ZeroDivisionError: oops"):
+        simulate([job], Broken(), trace=trace, population=MEAN, options=ONCE, engine=engine)
+
+
+def test_policies_meet_the_same_sessions_and_jobs_under_one_seed():
+    runs = [
+        simulate("low", policy, options=options("faithful", horizon_s=20_000), seed=3) for policy in ("fifo", "srsf")
+    ]
+    assert runs[0].jobs["arrival_s"].tolist() == runs[1].jobs["arrival_s"].tolist()
+    assert runs[0].usage["online_s"].tolist() == runs[1].usage["online_s"].tolist()
+
+
+def test_every_invariant_holds_throughout_a_run():
+    trace = Trace(np.arange(60), np.arange(60) * 7, np.arange(60) * 7 + 120, period_s=600)
+    jobs = [JobTemplate(JobSpec(name=f"j{n}", demand=3, rounds=2, deadline_s=100.0), n * 20.0, 30.0) for n in range(4)]
+    result = simulate(jobs, "venn-sched", trace=trace, population=MEAN, options=options(horizon_s=9000), validate=True)
+    assert result.complete
+
+
+def test_a_requirement_that_no_device_meets_is_refused_before_the_run():
+    with pytest.raises(Infeasible, match="no device meets 'device.ram_gb >= 64'"):
+        run([(0, 10, 500)], "reference", requirement="device.ram_gb >= 64")
+
+
+def test_a_horizon_before_any_job_could_finish_is_refused_before_the_run():
+    with pytest.raises(InvalidInput, match="no job can finish within 10 s"):
+        simulate("low", "fifo", options=options("faithful", horizon_s=10))
+
+
+def test_an_unknown_option_suggests_the_nearest():
+    with pytest.raises(InvalidInput, match="did you mean 'overcommit'"):
+        options("default", overcomit=1.2)
+
+
+def test_extended_sessions_need_to_be_anonymous():
+    with pytest.raises(InvalidInput, match="may overlap"):
+        options("default", extend_s=80)
