@@ -1,7 +1,7 @@
 """Fair shares: which jobs were done by the time that an equal share of the pool would have given them.
 
-The fair-share JCT of job *i* is T_i = M · sd_i (the Venn paper, and spec section 4): M jobs at once, sd_i its completion
-time alone. M is the number of jobs active while job *i* is, averaged over that time, so that a job which ran among few
+The fair-share JCT of job *i* is T_i = M · sd_i (the Venn paper's fairness): M jobs at once, sd_i its completion time
+alone. M is the number of jobs active while job *i* is, averaged over that time, so that a job which ran among few
 is measured against few. sd_i is a closed form, not a simulation: the same number for every policy, and free.
 """
 

@@ -10,8 +10,8 @@ from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.policies import Policy
 from vennue.simulation.options import Options, options
-from vennue.simulation.result import RunResult
-from vennue.simulation.run import simulate
+from vennue.simulation.result import Columns, RunResult
+from vennue.simulation.run import Engine, simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
 from vennue.simulation.workload import JobTemplate
 
@@ -22,7 +22,7 @@ ONCE = Options(poll_interval_s=0, anonymous_sessions=True, dispatch_s=0, lease_s
 both_engines = pytest.mark.parametrize("engine", ["reference", "kernel"])
 
 
-def run(sessions: list[tuple[int, int, int]], engine: str, given: Options = ONCE, **job: Any) -> RunResult:
+def run(sessions: list[tuple[int, int, int]], engine: Engine, given: Options = ONCE, **job: Any) -> RunResult:
     spec = JobSpec(**{"name": "j", "demand": 1, "rounds": 1, "deadline_s": 300.0, **job})
     trace = Trace(*zip(*sessions, strict=True), period_s=10_000)
     return simulate(
@@ -31,8 +31,13 @@ def run(sessions: list[tuple[int, int, int]], engine: str, given: Options = ONCE
     )  # fmt: skip
 
 
+def rows(result: RunResult) -> Columns:
+    assert result.assignments is not None
+    return result.assignments
+
+
 @both_engines
-def test_a_round_ends_when_its_only_device_has_finished(engine: str):
+def test_a_round_ends_when_its_only_device_has_finished(engine: Engine):
     result = run([(0, 10, 500)], engine)
     assert result.jobs["ended_s"].tolist() == [60.0]
     assert result.jobs["scheduling_delay_s"].tolist() == [10.0]
@@ -40,14 +45,14 @@ def test_a_round_ends_when_its_only_device_has_finished(engine: str):
 
 
 @both_engines
-def test_a_device_declines_a_task_that_would_outlast_its_session(engine: str):
+def test_a_device_declines_a_task_that_would_outlast_its_session(engine: Engine):
     result = run([(0, 10, 59), (1, 20, 70)], engine)
-    assert result.assignments["session"].tolist() == [1]
+    assert rows(result)["session"].tolist() == [1]
     assert result.jobs["ended_s"].tolist() == [70.0]
 
 
 @both_engines
-def test_a_device_that_leaves_is_lost_silently_and_the_round_aborts_at_its_deadline(engine: str):
+def test_a_device_that_leaves_is_lost_silently_and_the_round_aborts_at_its_deadline(engine: Engine):
     given = options("faithful", accept_only_what_fits=False, extend_s=0, dispatch_s=0, horizon_s=5000)
     result = run([(0, 10, 40), (1, 310, 400)], engine, given)
     assert result.attempts["outcome"].tolist() == [1, 0]
@@ -56,7 +61,7 @@ def test_a_device_that_leaves_is_lost_silently_and_the_round_aborts_at_its_deadl
 
 
 @both_engines
-def test_a_lease_replaces_a_lost_device_within_the_round(engine: str):
+def test_a_lease_replaces_a_lost_device_within_the_round(engine: Engine):
     result = run([(0, 10, 40), (1, 100, 200)], engine, ONCE_WITH_LEASE)
     assert result.jobs["attempts"].tolist() == [1]
     assert result.jobs["ended_s"].tolist() == [150.0]
@@ -69,16 +74,16 @@ ONCE_WITH_LEASE = Options(
 
 
 @both_engines
-def test_an_idle_device_asks_again_as_long_as_its_session_lasts(engine: str):
+def test_an_idle_device_asks_again_as_long_as_its_session_lasts(engine: Engine):
     given = Options(poll_interval_s=40, dispatch_s=0, overcommit=1, horizon_s=5000)
     result = run([(0, 10, 500)], engine, given, rounds=2)
     # Bound at 10, done at 60, idle until it asks again at 100, done at 150.
-    assert result.assignments["bound_s"].tolist() == [10.0, 100.0]
+    assert rows(result)["bound_s"].tolist() == [10.0, 100.0]
     assert result.jobs["ended_s"].tolist() == [150.0]
 
 
 @both_engines
-def test_a_known_device_starts_anew_what_it_had_not_finished(engine: str):
+def test_a_known_device_starts_anew_what_it_had_not_finished(engine: Engine):
     given = Options(poll_interval_s=0, dispatch_s=0, lease_s=None, accept_only_what_fits=False, horizon_s=5000)
     result = run([(0, 10, 40), (0, 100, 200)], engine, given)
     assert result.jobs["bound"].tolist() == [1]
@@ -86,7 +91,7 @@ def test_a_known_device_starts_anew_what_it_had_not_finished(engine: str):
 
 
 @both_engines
-def test_a_report_after_the_round_is_straggling(engine: str):
+def test_a_report_after_the_round_is_straggling(engine: Engine):
     result = run([(0, 10, 500), (1, 20, 500)], engine, demand=2, min_fraction=0.5)
     assert {fate: result.counters[fate] for fate in ("bound", "used", "straggling")} == {
         "bound": 2, "used": 1, "straggling": 1,
@@ -94,13 +99,13 @@ def test_a_report_after_the_round_is_straggling(engine: str):
 
 
 @both_engines
-def test_busy_time_is_the_time_of_the_tasks(engine: str):
+def test_busy_time_is_the_time_of_the_tasks(engine: Engine):
     result = run([(0, 10, 500), (1, 4000, 4500)], engine, rounds=1)
     assert result.usage["busy_s"].sum() == 50.0
 
 
 @both_engines
-def test_the_horizon_leaves_a_marked_result(engine: str):
+def test_the_horizon_leaves_a_marked_result(engine: Engine):
     result = run([(0, 10, 500)], engine, rounds=2)
     assert (result.ended, result.end_s, result.complete) == ("horizon", 5000.0, False)
     assert result.jobs["state"].tolist() == ["unfinished"]
@@ -108,7 +113,7 @@ def test_the_horizon_leaves_a_marked_result(engine: str):
 
 
 @both_engines
-def test_stopping_leaves_a_marked_result(engine: str):
+def test_stopping_leaves_a_marked_result(engine: Engine):
     trace = Trace(np.arange(3000), np.arange(3000), np.arange(3000) + 100, period_s=10_000)
     result = simulate(
         [JobTemplate(JobSpec(name="j", demand=1, rounds=9000, deadline_s=300.0), 0.0, 30.0)], "fifo", trace=trace,
@@ -119,7 +124,7 @@ def test_stopping_leaves_a_marked_result(engine: str):
 
 
 @both_engines
-def test_a_policy_that_raises_ends_the_run_with_its_name_for_the_defect(engine: str):
+def test_a_policy_that_raises_ends_the_run_with_its_name_for_the_defect(engine: Engine):
     class Broken(Policy):
         name = "broken"
 
@@ -148,7 +153,7 @@ def test_every_invariant_holds_throughout_a_run():
 
 
 def test_a_requirement_that_no_device_meets_is_refused_before_the_run():
-    with pytest.raises(Infeasible, match="no device meets 'device.ram_gb >= 64'"):
+    with pytest.raises(Infeasible, match=r"no device meets .*ram_gb >= 64"):
         run([(0, 10, 500)], "reference", requirement="device.ram_gb >= 64")
 
 
