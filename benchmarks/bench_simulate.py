@@ -21,12 +21,11 @@ MEMORY_GATE_MB = 2000.0
 
 
 def bench_simulate() -> Iterator[Result]:
-    """The kernel under a compiled policy and under one that plans in Python, beside the reference engine."""
+    """The kernel, beside the reference engine."""
     _run("fifo", scale=4000)
     reference = _rate_per_s("venn-sched", scale=400, engine="reference")
     rate = max(_rate_per_s("venn-sched", scale=8) for _ in range(2))
     yield Result(name="simulate/venn-sched", value=rate, unit="/s", gate=GATE_PER_S, baseline=reference, ratio_gate=30)
-    yield Result(name="simulate/venn", value=_rate_per_s("venn", scale=40), unit="/s")
     if os.environ.get("VENNUE_BENCH_FULL"):
         _, seconds = _run("venn-sched", scale=1)
         yield Result(name="simulate/full", value=seconds, unit="s", gate=FULL_GATE_S, higher_is_better=False)

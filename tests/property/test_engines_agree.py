@@ -51,7 +51,7 @@ class OpeningOrder(Policy):
         return Plan([(r.bit, (offer,)) for r, offer in zip(view.requests, offers, strict=True)])
 
 
-POLICIES = [*available(), LongestWait, OpeningOrder]
+POLICIES = [*(name for name in available() if not get_policy(name).learns), LongestWait, OpeningOrder]
 
 
 @st.composite

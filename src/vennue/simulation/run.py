@@ -119,7 +119,7 @@ def _engine(
         raise InvalidInput(
             "the kernel needs numba", field="engine", value=engine, fix="pip install 'vennue[sim]', or leave it out"
         )
-    beyond_kernel = _beyond_kernel(world)
+    beyond_kernel = _beyond_kernel(world, planner)
     if engine == "kernel" and beyond_kernel:
         raise InvalidInput(
             f"the kernel does not know {beyond_kernel}", field="engine", value=engine, fix="leave out the engine"
@@ -131,12 +131,14 @@ def _engine(
     return KernelEngine(world, planner, keep_assignments=keep_assignments)
 
 
-def _beyond_kernel(world: World) -> str | None:
+def _beyond_kernel(world: World, planner: Planner) -> str | None:
     """What of a run only the core itself can do, if anything."""
     if world.options.batch_window_s:
         return "check-ins that wait for one another"
     if any(job.spec.overcommit == "auto" for job in world.jobs):
         return 'overcommit "auto"'
+    if getattr(planner, "learns", False):
+        return "policies that learn from reports"
     return None
 
 

@@ -170,3 +170,10 @@ def test_an_unknown_option_suggests_the_nearest():
 def test_extended_sessions_need_to_be_anonymous():
     with pytest.raises(InvalidInput, match="may overlap"):
         options("default", extend_s=80)
+
+
+def test_a_policy_that_learns_from_reports_runs_on_the_core_itself():
+    trace = Trace([0], [10], [500], period_s=10_000)
+    job = JobTemplate(JobSpec(name="j", demand=1, rounds=1, deadline_s=300.0), 0.0, 30.0)
+    result = simulate([job], "venn", trace=trace, population=MEAN, options=ONCE)
+    assert result.engine == "reference"
