@@ -71,6 +71,7 @@ class Rig:
         self.coordinator = Coordinator(
             self.ledger, self.data, planner, policy=policy, make_clock=lambda latest: clock, validate=True, **options
         )
+        self.leaves = Leaves(self.coordinator)
 
     async def __aenter__(self) -> Self:
         await self.coordinator.start()

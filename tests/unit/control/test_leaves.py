@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tests.unit.control.rig import Rig, body, rig_at, until, update
-from vennue.control.leaves import Leaves
 from vennue.control.tokens import holder
 from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, TooLate
 from vennue.core.ids import AttemptId, attempt_of
@@ -18,7 +17,6 @@ from vennue.tensors.model import save
 @pytest.fixture
 async def rig(tmp_path):
     async with rig_at(tmp_path) as started:
-        started.leaves = Leaves(started.coordinator)
         yield started
 
 
