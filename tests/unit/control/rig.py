@@ -13,6 +13,7 @@ import numpy as np
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body, DataPlane
+from vennue.control.leaves import Leaves
 from vennue.control.pacing import Pacing
 from vennue.control.selector import Selector
 from vennue.core.errors import StorageError
