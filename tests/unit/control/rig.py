@@ -1,6 +1,7 @@
 """What the control plane's tests share: a coordinator on a clock of theirs, with real storage in a directory."""
 
 import asyncio
+import functools
 import hashlib
 import random
 from collections.abc import AsyncIterator, Callable
@@ -72,7 +73,6 @@ class Rig:
         self.coordinator = Coordinator(
             self.ledger, self.data, planner, policy=policy, make_clock=lambda latest: clock, validate=True, **options
         )
-        self.leaves = Leaves(self.coordinator)
 
     async def __aenter__(self) -> Self:
         await self.coordinator.start()
@@ -82,6 +82,11 @@ class Rig:
     async def __aexit__(self, *error: object) -> None:
         self.ledger.gate.set()
         await self.coordinator.stop(5.0)
+
+    @functools.cached_property
+    def leaves(self) -> Leaves:
+        """Takes leaves' sums, once the coordinator has started."""
+        return Leaves(self.coordinator)
 
     def model(self, value: float = 0.0) -> Digest:
         """A stored model of two numbers."""
