@@ -17,12 +17,12 @@ from vennue.cli.terminal import ExitCode
 TINY = """
 name: tiny
 classes: {any: "true", fast: {cpu_score: 7}}
-arrivals: {kind: fixed, gap_s: 6000}
+arrivals: {kind: fixed, gap_s: 6000, first_s: 60}
 jobs:
   - {name: a, class: any, demand: 10, rounds: 2}
   - {name: b, class: fast, demand: 20, rounds: 2}
 """
-FAST = ("--trace", "phones", "--preset", "faithful")
+FAST = ("--trace", "phones", "--preset", "faithful", "--engine", "reference")
 """Three hundred phones that ask once per session: few events, many hours."""
 LONG = """
 name: long
@@ -87,7 +87,7 @@ def test_everything_that_can_be_written_is_written(tiny, tmp_path):
         (("--trace", "bad.csv"), "bad.csv, line 3: the session ends"),
         (("--trace", "words.csv"), "words.csv, line 2"),
         (("--devices", "none.csv"), "none.csv holds no device"),
-        (("--set", "horizon_s=1", "--preset", "faithful"), "horizon_s"),
+        (("--set", "horizon_s=50", "--preset", "faithful"), "horizon_s"),
         (("--seeds", "0"), "at least 1"),
         (("--scale", "0"), "above 0"),
         (("--engine", "kernel", "--validate"), "does not check invariants"),

@@ -196,8 +196,7 @@ def _show_times(summaries: Sequence[Summary], base: str) -> None:
         times_s = (summary.jct_mean_s, summary.jct_p50_s, summary.jct_p95_s)
         speedup = "–" if summary.speedup is None else "1" if summary.policy == base else said(summary.speedup)
         times = (mark + short(seconds / unit_s) for seconds in times_s)
-        fair = "–" if summary.fair is None else f"{100 * summary.fair:.0f}"
-        table.add_row(escape(summary.policy), *times, speedup, fair, str(summary.unfinished))
+        table.add_row(escape(summary.policy), *times, speedup, f"{100 * summary.fair:.0f}", str(summary.unfinished))
     terminal.output().print(table)
 
 

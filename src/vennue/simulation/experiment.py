@@ -16,10 +16,12 @@ import msgspec
 
 from vennue.core.errors import InvalidInput, VennueError
 from vennue.policies import get_policy
+from vennue.simulation.metrics import alone_s
 from vennue.simulation.options import Options
 from vennue.simulation.result import RunResult
 from vennue.simulation.run import Engine, describe, simulate
 from vennue.simulation.traces import CheckIns, DevicePopulation, open_check_ins, open_population
+from vennue.simulation.traces.model import FloatArray
 from vennue.simulation.workload import Workload, check, draw
 from vennue.simulation.world import MAX_SEED, World
 
@@ -121,8 +123,8 @@ class Experiment:
         """All runs, those of one seed together, for they share the trace."""
         return [Run(policy, seed) for seed in self.seeds for policy in self.policies]
 
-    def check(self) -> None:
-        """Make sure that every run can be made.
+    def check(self) -> dict[int, World]:
+        """Make sure that every run can be made; returns the world of each seed.
 
         Raises:
             InvalidInput: with the field and the fix; files are named with their row.
@@ -140,9 +142,11 @@ class Experiment:
             )  # fmt: skip
         check_ins, population = self.open(self.seeds[0])
         check(self.workload, population)
+        worlds = {}
         for seed in self.seeds:
             jobs = draw(self.workload, self.workload.seed + seed)
-            World(jobs, check_ins, population, seed=seed, options=self.options)
+            worlds[seed] = World(jobs, check_ins, population, seed=seed, options=self.options)
+        return worlds
 
     def open(self, seed: int) -> tuple[CheckIns, DevicePopulation]:
         """The check-ins and the devices of the runs with this seed.
@@ -181,6 +185,7 @@ class Results:
             ``ended``.
         failures: those that failed.
         missing: how many have no result, because the experiment was stopped before they began.
+        alone_s: for each seed, what each job would take alone, in the order of `RunResult.jobs`.
         wall_s: real time that it all took.
     """
 
@@ -188,6 +193,7 @@ class Results:
     runs: list[RunResult]
     failures: list[Failure]
     missing: int
+    alone_s: Mapping[int, FloatArray]
     wall_s: float
 
     @property
@@ -222,7 +228,7 @@ def run_experiment(
         InvalidInput: it cannot be run.
     """
     began_at = time.perf_counter()
-    experiment.check()
+    alone = {seed: alone_s(world) for seed, world in experiment.check().items()}
     runs = experiment.runs()
     told = told or (lambda _fraction, _ended: None)
     stop = stop or (lambda: False)
@@ -243,6 +249,7 @@ def run_experiment(
         runs=sorted(made, key=lambda run: (labels.index(run.policy), experiment.seeds.index(run.seed))),
         failures=[outcome for outcome in outcomes if isinstance(outcome, Failure)],
         missing=outcomes.count(None),
+        alone_s=alone,
         wall_s=time.perf_counter() - began_at,
     )
 

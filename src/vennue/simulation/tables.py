@@ -6,7 +6,7 @@ seed, which meets the same jobs, devices and chance; intervals are over seeds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from vennue.core.errors import InvalidInput, StorageError
 from vennue.simulation.experiment import Results, as_document
+from vennue.simulation.metrics import met_fair_share
 from vennue.simulation.result import ABORTED, Columns, RunResult
 from vennue.simulation.traces.columns import replacing, write_table
 from vennue.simulation.traces.model import FloatArray
@@ -69,8 +70,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Likewise: in attempts that aborted before they had all their devices."""
     retried_s: float
     """Likewise: in attempts that aborted although they had them."""
-    fair: float | None
-    """Share of the jobs that ended within their fair share (`fair_share_s`) of the first policy's run."""
+    fair: float
+    """Share of the jobs that completed within their fair share (`vennue.simulation.metrics`)."""
     utilisation: float
     """Device-time busy over device-time online."""
     used: float
@@ -86,7 +87,7 @@ def summarise(results: Results) -> list[Summary]:
     """A summary per policy that has runs, in the experiment's order."""
     by_policy = {label: results.of(label) for label in results.experiment.labels}
     base = by_policy[results.experiment.labels[0]]
-    return [_summary(policy, runs, base) for policy, runs in by_policy.items() if runs]
+    return [_summary(policy, runs, base, results.alone_s) for policy, runs in by_policy.items() if runs]
 
 
 def jct_s(run: RunResult) -> FloatArray:
@@ -124,35 +125,9 @@ def speedup(base: Sequence[RunResult], runs: Sequence[RunResult], category: str 
     return Estimate.of(ratios)
 
 
-def fair_share_s(run: RunResult) -> FloatArray:
-    """Each job's fair-share completion time, T = M · sd (Venn paper): M jobs at once, sd what the job takes alone.
-
-    M is the average over the run of jobs that have arrived and not ended. sd is in closed form: a round alone takes its
-    devices from all check-ins that meet its requirement, at their average rate in the run, and then its average
-    collection time in the run.
-    """
-    at_once = float(jct_s(run).sum()) / max(run.end_s - float(run.jobs["arrival_s"].min()), 1e-9)
-    signatures, check_ins = run.regions["signature"].tolist(), run.regions["check_ins"].tolist()
-    bit_of = {text: bit for bit, text in enumerate(run.requirements)}
-    rate_per_s = [
-        sum(count for signature, count in zip(signatures, check_ins, strict=True) if signature >> bit & 1)
-        / max(run.end_s, 1e-9)
-        for bit in range(len(run.requirements))
-    ]
-    of_job = np.array([rate_per_s[bit_of[text]] for text in run.jobs["requirement"].tolist()])
-    delay_s = run.jobs["demand"] / np.maximum(of_job, 1e-9)
-    collection_s = run.jobs["collection_s"] / np.maximum(run.jobs["committed"], 1)
-    shares_s: FloatArray = max(at_once, 1.0) * run.jobs["rounds"] * (delay_s + collection_s)
-    return shares_s
-
-
-def _fair(base: Sequence[RunResult], runs: Sequence[RunResult]) -> float | None:
-    base_of = {run.seed: run for run in base}
-    met = [~unfinished(run) & (jct_s(run) <= fair_share_s(base_of[run.seed])) for run in runs if run.seed in base_of]
-    return float(np.concatenate(met).mean()) if met else None
-
-
-def _summary(policy: str, runs: Sequence[RunResult], base: Sequence[RunResult]) -> Summary:
+def _summary(
+    policy: str, runs: Sequence[RunResult], base: Sequence[RunResult], alone_s: Mapping[int, FloatArray]
+) -> Summary:
     def total(column: str, mode: str | None = None) -> float:
         chosen = (run.jobs[column][(run.jobs["mode"] == mode) | (mode is None)] for run in runs)
         return float(sum(part.sum() for part in chosen))
@@ -179,7 +154,7 @@ def _summary(policy: str, runs: Sequence[RunResult], base: Sequence[RunResult]) 
         collection_s=collection_s / rounds,
         starved_s=starved_s / rounds,
         retried_s=retried_s / rounds,
-        fair=_fair(base, runs),
+        fair=float(np.concatenate([met_fair_share(run, alone_s[run.seed]) for run in runs]).mean()),
         utilisation=sum(float(run.usage["busy_s"].sum()) for run in runs) / online_s if online_s else 0.0,
         used=total("used") / bound,
         aborted=total("aborted") / bound,

@@ -75,8 +75,9 @@ def test_a_requirement_that_no_device_meets_is_named_before_the_work():
 
 
 def test_a_horizon_in_which_no_job_can_end_is_named_before_the_work():
+    late = TINY.replace("gap_s: 300", "gap_s: 300, first_s: 100")
     with pytest.raises(InvalidInput) as caught:
-        experiment("fifo", options=options("faithful", horizon_s=1)).check()
+        experiment("fifo", workload=late, options=options("faithful", horizon_s=50)).check()
     assert caught.value.field == "horizon_s"
 
 
@@ -125,7 +126,8 @@ def test_progress_never_falls_and_ends_at_the_whole():
 
 def test_an_experiment_that_is_stopped_keeps_what_there_is_and_says_what_is_missing():
     looks = iter([False] * 5)
-    found = run_experiment(experiment("fifo", "srsf", "las"), stop=lambda: next(looks, True))
+    asked = experiment("fifo", "srsf", "las")
+    found = run_experiment(asked, stop=lambda: next(looks, True))
     assert found.stopped
     assert found.missing == 2
     (partial,) = found.runs

@@ -2,12 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from tests.unit.simulation.results import experiment, results, run_result
 from vennue.simulation.experiment import run_experiment
 from vennue.simulation.options import options
-from vennue.simulation.tables import Estimate, document, fair_share_s, speedup, student_t, summarise, write_parquet
+from vennue.simulation.tables import Estimate, document, speedup, student_t, summarise, write_parquet
 
 
 def test_an_estimate_has_students_interval():
@@ -65,16 +66,11 @@ def test_time_per_round_is_told_apart_by_what_it_was_spent_on():
     assert spent_s == (30.0, 10.0, 20.0, 0.0)
 
 
-def test_a_fair_share_is_as_many_times_a_jobs_time_alone_as_there_are_jobs_at_once():
-    # In 1000 s, jobs of 600 s and 700 s: 1.3 at once. 1000 check-ins serve a-1 (one a second) and 700 serve b-2: alone,
-    # a round of 10 devices takes 10 s and 14.29 s, and 10 s to collect.
-    run = run_result(jct_s=(600, 700))
-    assert fair_share_s(run) == pytest.approx([1.3 * 20, 1.3 * (10 / 0.7 + 10)])
-
-
-def test_jobs_meet_their_fair_share_by_the_first_policys_measure():
-    slow, fast = run_result("fifo", jct_s=(600, 700)), run_result("venn", jct_s=(20, 60))
-    assert [summary.fair for summary in summarise(results(slow, fast))] == [0.0, 0.5]
+def test_the_share_of_jobs_within_their_fair_share_is_over_all_seeds():
+    # Alone, jobs take 100 s; a-1 and b-2 are never there together in the first run, and overlap in the second.
+    runs = [run_result(jct_s=(100, 101)), run_result(seed=1, jct_s=(900, 600))]
+    found = results(*runs, alone_s={0: np.array([100.0, 100.0]), 1: np.array([800.0, 100.0])})
+    assert summarise(found)[0].fair == 0.5
 
 
 def test_waste_is_told_by_its_cause():

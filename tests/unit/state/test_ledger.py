@@ -158,7 +158,7 @@ def test_a_data_directory_below_a_file_is_refused_with_the_fix(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError) as caught:
         DataDirectory(tmp_path / "file" / "data")
-    assert "name another one" in str(caught.value.fix)
+    assert "name a directory" in str(caught.value.fix)
 
 
 def test_a_read_only_data_directory_is_refused_with_the_fix(tmp_path, monkeypatch):

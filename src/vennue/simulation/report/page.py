@@ -152,7 +152,7 @@ def _summary(results: Results, summaries: Sequence[Summary]) -> str:
         ("median", lambda s: _marked(s, s.jct_p50_s / unit_s), lambda s: s.jct_p50_s),
         ("p95", lambda s: _marked(s, s.jct_p95_s / unit_s), lambda s: s.jct_p95_s),
         ("speedup, × (95 % confidence)", lambda s: _speedup(s, labels[0]), None),
-        ("within fair share, %", lambda s: "–" if s.fair is None else f"{100 * s.fair:.0f}", None),
+        ("within fair share, %", lambda s: f"{100 * s.fair:.0f}", None),
         ("unfinished", lambda s: str(s.unfinished), None),
     ]
     devices: list[Column] = [
@@ -169,7 +169,7 @@ def _summary(results: Results, summaries: Sequence[Summary]) -> str:
         _figures(labels, summaries, times, spans)
         + _figures(labels, summaries, devices, more)
         + '<p class="soft small">A job\'s fair share is to be done within M times what it takes alone, M being the '
-        f"average number of jobs at once under {html.escape(labels[0])}.</p>"
+        "average number of jobs in the pool while it is.</p>"
     )
 
 
