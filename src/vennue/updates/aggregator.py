@@ -430,10 +430,9 @@ class RoundAggregator:
             unit = Unit.of(record)
             (assignment,) = unit.receipts
             counted = self._finished.setdefault(assignment, unit)
-            if counted is unit:
+            if counted.record is record:
                 return unit.receipts[assignment]
-            if counted.record is not record:
-                self._spool.remove(record.key)  # a sum has taken its place meanwhile
+            self._spool.remove(record.key)  # a sum has taken its place meanwhile
             return self.receipt(assignment)
 
     def _partial_ended(self, sink: Any, record: Record | None) -> bool | None:

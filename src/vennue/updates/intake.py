@@ -156,6 +156,7 @@ class _Sink(ABC, Generic[Done]):
         self._writer = writer
         self._ended = ended
         self._lock = threading.Lock()  # closing the aggregator aborts from another thread
+        self._is_first = True
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Take the next chunk, of any size. Of what is there already, it is ignored.
@@ -230,7 +231,7 @@ class _Sink(ABC, Generic[Done]):
                 )
             about = meta()
             self._check_body(MappedModel(writer.path, known=layout, error=InvalidUpdate))
-            record, _ = writer.finish(key, about)
+            record, self._is_first = writer.finish(key, about)
             done = self._end(record)
         except BaseException:
             self._end()
@@ -286,6 +287,8 @@ class UpdateSink(_Sink[Receipt]):
         with self._lock:
             if self.duplicate is None:
                 receipt = self._finish(self._announced.assignment, self._meta)
+                if not self._is_first:  # the body that is stored is another upload's
+                    receipt = replace(receipt, duplicate=True)
                 self.duplicate = replace(receipt, duplicate=True)
                 return receipt
             return self.duplicate
