@@ -5,6 +5,7 @@ starts from, the metrics that a target is judged by), and the strategy's memory,
 after a restart, whatever was going on, the next step is found anew, and taking it twice changes nothing.
 """
 
+import asyncio
 import logging
 import math
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ log = logging.getLogger("vennue.control")
 
 EVALUATE: Final = "evaluate"
 """The setting by which devices are told to evaluate the model that they were given, before they train it."""
+RETRY_S: Final = 5.0
+"""How long a job waits for a disk that has failed."""
 _NOTE: Final = "managed/"
 
 
@@ -97,7 +100,7 @@ class ManagedJobs:
         return [id for id in self._jobs if id in jobs and not jobs[id].state.terminal]
 
     async def advance(self, id: JobId) -> None:
-        """Take a job's next step, if it is due: complete it, or open its next round."""
+        """Take a job's next step, if it is due: complete it, or open its next round. A full disk delays it."""
         managed = self._jobs.get(id)
         if managed is None:
             return
@@ -112,11 +115,22 @@ class ManagedJobs:
                 await self._open_next(job, managed)
         except (JobEnded, IllegalTransition) as error:  # somebody was faster: it was cancelled meanwhile, say
             log.info("job %s: %s", id, error)
-        except StorageError as error:  # every job is looked at again once the ledger works
+        except StorageError as error:
             log.warning("job %s has to wait: %s", id, error)
+            self._advance_later(id)
         except (InvalidInput, NotFound) as error:
             log.error("job %s cannot go on: %s", id, error)  # noqa: TRY400 - the reason says it all
             self._coordinator.apply(CancelJob(id, f"it cannot go on: {error}"))
+
+    def _advance_later(self, id: JobId) -> None:
+        coordinator = self._coordinator
+
+        def again() -> None:
+            if not coordinator.stopping:
+                coordinator.spawn(self.advance(id), f"the next round of {id}")
+
+        # Should it be the ledger that failed: every job is looked at again once it works, and twice does no harm.
+        asyncio.get_running_loop().call_later(RETRY_S, again)
 
     async def _open_next(self, job: Job, managed: Managed) -> None:
         model = job.model or Digest(managed.model)

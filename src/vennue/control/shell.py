@@ -248,7 +248,7 @@ class Shell:
                 self.data.count(receipt)
         self._arm()
         for id in self.managed.active():
-            self._spawn(self.managed.advance(id), f"the next round of {id}")
+            self.spawn(self.managed.advance(id), f"the next round of {id}")
 
     def _recall_policy(self, notes: Mapping[str, str]) -> None:
         """Have the policy in force that the ledger tells of; the configured one if that is gone."""
@@ -275,7 +275,7 @@ class Shell:
         self._failure = str(error)
         self.waiters.wake_all()
         self.gathering.fail(error)
-        self._spawn(self._recover(), "recovery")
+        self.spawn(self._recover(), "recovery")
 
     async def _recover(self) -> None:
         while not self.stopping:
@@ -354,9 +354,9 @@ class Shell:
             case AttemptOpened(attempt=attempt, model=model):
                 self._expect(attempt, model)
             case Commit():
-                self._spawn(self._commit(effect), f"the commit of {effect.attempt}")
+                self.spawn(self._commit(effect), f"the commit of {effect.attempt}")
             case AttemptClosed(attempt=attempt):
-                self._spawn(self.data.close(attempt), f"the end of {attempt}")
+                self.spawn(self.data.close(attempt), f"the end of {attempt}")
                 self.waiters.wake(job_of(attempt))
             case JobEnded(job=job):
                 self.waiters.wake(job)
@@ -429,7 +429,9 @@ class Shell:
             return None
         return job
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Have something done beside everything else. Its failures are logged; a stop lets it finish."""
+
         async def watched() -> None:
             try:
                 await work
@@ -441,4 +443,5 @@ class Shell:
         task = asyncio.get_running_loop().create_task(watched(), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: work.close())  # which it may never have begun, at a stop
         return task

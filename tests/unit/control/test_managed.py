@@ -1,12 +1,15 @@
 """Managed jobs: the platform runs their rounds to the end, through restarts, and says why one cannot go on."""
 
+import asyncio
+
 import pytest
 
-from tests.unit.control.rig import DISK_FULL, rig_at, until
+from tests.unit.control.rig import DISK_FULL, rig_at, until, update
 from vennue.control.managed import meets
 from vennue.core.errors import Conflict, InvalidInput, InvalidModel, NotFound, StorageError
 from vennue.core.job import JobSpec
 from vennue.protocol import Managed, Target
+from vennue.testing import LocalPool, in_virtual_time
 
 
 @pytest.fixture
@@ -173,3 +176,24 @@ def test_a_round_without_the_metric_does_not_meet_its_target():
     assert not meets(Target(metric="loss", at_most=1.0), {"accuracy": 0.1})
     assert meets(Target(metric="accuracy", at_least=0.1), {"accuracy": 0.1})
     assert not meets(Target(metric="accuracy", at_least=0.1), {"accuracy": 0.09})
+
+
+@in_virtual_time
+async def test_a_disk_that_fails_between_two_rounds_delays_the_next_one(monkeypatch):
+    async with LocalPool() as pool, pool.device() as device:
+        data = pool.coordinator.data
+        check_model, failures = data.check_model, iter([None, DISK_FULL, DISK_FULL, None])
+
+        async def fails_at_times(digest):
+            failure = next(failures, None)
+            if failure is not None:
+                raise failure
+            await check_model(digest)
+
+        model = pool.blobs.put(update(0.0))
+        monkeypatch.setattr(data, "check_model", fails_at_times)
+        view, _ = await pool.coordinator.submit(JobSpec(name="job", demand=1, rounds=2), None, Managed(model=model))
+        async for task in device.tasks(max_tasks=2, duration_s=3600):
+            await task.report(task.model, examples=1)
+        await asyncio.sleep(1)
+        assert (await pool.coordinator.job(view.id)).state == "completed"
