@@ -37,6 +37,8 @@ class Application(ABC):
         """Requests that have not been answered yet."""
         self.responses: Counter[int] = Counter()
         """Answers by status, since the start."""
+        self.rng = random.Random()
+        """Of when callers that are turned away come back."""
         self._router = Router([])
 
     def serve(self, routes: list[Route]) -> None:
@@ -75,7 +77,7 @@ class Application(ABC):
             log.error("%s %s failed", scope.method, scope.path, exc_info=error)
         elif isinstance(error, StorageError) and self._reports(error):
             log.error("%s %s: %s: %s", scope.method, scope.path, error.value, error)
-        document = spread(problem(error))
+        document = spread(problem(error), self.rng)
         self.responses[document.status] += 1
         answer = Answer(status=document.status, headers=headers_of(error, document), body=msgspec.json.encode(document))
         try:
@@ -88,8 +90,8 @@ class Application(ABC):
         return True
 
 
-def spread(document: Problem) -> Problem:
+def spread(document: Problem, rng: random.Random) -> Problem:
     """The same, but callers that are turned away together try again each at a time of its own."""
     if document.retry_after_s is None:
         return document
-    return msgspec.structs.replace(document, retry_after_s=document.retry_after_s * random.uniform(0.5, 1.5))
+    return msgspec.structs.replace(document, retry_after_s=document.retry_after_s * rng.uniform(0.5, 1.5))

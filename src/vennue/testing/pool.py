@@ -104,14 +104,20 @@ class LocalPool:
         self.running = True
 
     async def stop(self) -> None:
-        """Stop as at SIGTERM: what is asked meanwhile is told to come back, what was begun is finished."""
+        """Stop as at SIGTERM: what is asked meanwhile is told to come back, what was begun is finished.
+
+        Raises:
+            Unavailable: the server was killed while it stopped.
+        """
         if not self.running:
             return
-        loop, drain_s = asyncio.get_running_loop(), self._config.drain_s
+        loop, process, drain_s = asyncio.get_running_loop(), self._process, self._config.drain_s
         self.coordinator.announce_stop()
         until = loop.time() + drain_s
         while self.app.in_flight and loop.time() < until:  # noqa: ASYNC110 - costs the requests nothing
             await asyncio.sleep(_POLL_S)
+        if process is not None and not process.alive:
+            raise _killed()
         self.running = False
         if self._watching is not None:
             self._watching.cancel()
@@ -232,18 +238,23 @@ class LocalPool:
         self.coordinator = coordinator
         selector = Selector(coordinator, self._config.pacing, self._rng)
         self.app = App(coordinator, selector, self._config.limits, version("vennue"), leaf_key=self._config.leaf_key)
+        self.app.rng = self._rng
         self._watching = loop.create_task(self.app.watch.run(), name="stalled bodies")
 
     async def _outcome(self, work: Coroutine[Any, Any, None]) -> None:
         """Have the server do something to its end, if it lives that long."""
         task = self._spawn(work)
         await asyncio.wait((task,))
-        if task.cancelled():
-            raise Unavailable("the server was killed", field="server", fix="start it again")
+        if task.cancelled() or not (self._process is None or self._process.alive):
+            raise _killed()
         task.result()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return asyncio.get_running_loop().create_task(work) if self._process is None else self._process.spawn(work)
+
+
+def _killed() -> Unavailable:
+    return Unavailable("the server was killed", field="server", fix="start it again")
 
 
 class _Transport(httpx.AsyncBaseTransport):

@@ -199,16 +199,20 @@ class _Jumping(selectors.BaseSelector):
         if timeout is None:
             raise Deadlock(
                 f"at {self._loop.now:.3f} s everything waits and no timer is set: look for a future that nobody "
-                "resolves, or for a thread or a socket, which have no place here"
+                f"resolves, or for a thread or a socket, which have no place here{self._waiting()}"
             )
         self._turns = 0 if timeout > 0 else self._turns + 1
         if self._turns > LIVELOCK_TURNS:
             raise Deadlock(
                 f"at {self._loop.now:.3f} s the loop has turned {LIVELOCK_TURNS} times, and time has not passed: look "
-                "for a loop that sleeps for 0 seconds until something happens"
+                f"for a loop that sleeps for 0 seconds until something happens{self._waiting()}"
             )
         self._loop.now += timeout
         return []
+
+    def _waiting(self) -> str:
+        tasks = sorted(str(task) for task in asyncio.all_tasks(self._loop))
+        return "".join(f"\n  {task}" for task in tasks[:20])
 
     def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
         return self._keys
