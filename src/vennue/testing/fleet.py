@@ -225,6 +225,7 @@ class FleetRun:
         self.phones = self.fleet.phones()
         self.summary = FleetSummary(devices=len(self.phones))
         self._began_at = 0.0
+        self._sending: set[asyncio.Task[None]] = set()
 
     @property
     def elapsed_s(self) -> float:
@@ -236,7 +237,7 @@ class FleetRun:
         return Counter(phone.state for phone in self.phones)
 
     async def run(self, stop: asyncio.Event) -> FleetSummary:
-        """Run until ``stop`` is set; tasks that phones then hold are given back."""
+        """Run until ``stop`` is set: reports on their way then arrive; other tasks that phones hold are given back."""
         loop = asyncio.get_running_loop()
         self._began_at = loop.time()
         network = self.network or httpx.AsyncHTTPTransport(
@@ -248,6 +249,8 @@ class FleetRun:
         try:
             await asyncio.wait([ending, *lives], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            if self._sending:  # what is on its way may count: it is worth its answer
+                await asyncio.wait(self._sending, timeout=FAREWELL_S)
             for _ in range(2):  # giving tasks back takes a moment; who still has not done it is stopped as it is
                 for life in (ending, *lives):
                     life.cancel()
@@ -318,8 +321,13 @@ class FleetRun:
             await task.decline("there is no data for this job")
             return
         await asyncio.sleep(done_at - loop.time())
-        counted = await task.report(trained.model, examples=trained.examples, metrics=trained.metrics)
-        if counted:
+        sending = loop.create_task(self._send(task, trained))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        await sending
+
+    async def _send(self, task: AsyncTask, trained: Trained) -> None:
+        if await task.report(trained.model, examples=trained.examples, metrics=trained.metrics):
             self.summary.reports += 1
         else:
             self.summary.late += 1
