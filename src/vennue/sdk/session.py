@@ -144,14 +144,27 @@ class Assignment:
             checked = {str(name): number(f"metrics.{name}", value) for name, value in metrics.items()}
             headers[protocol.METRICS_HEADER] = json.dumps(checked)
         try:
-            path = f"/v1/assignments/{self.offer.assignment}/report"
-            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers)
+            await self._deliver(body, headers)
         except _OVER as error:
             self.done = True
             log.warning("the report on %s was not counted: %s", self.offer.assignment, error)
             return False
         self.done = True
         return True
+
+    async def _deliver(self, body: bytes, headers: dict[str, str]) -> None:
+        """Send the report, with more patience than other calls; once the session is to stop, with no more than they."""
+        path = f"/v1/assignments/{self.offer.assignment}/report"
+        transport = self._wire.transport
+        transport.stop = self._session.stop
+        try:
+            patient = self._wire.retry.for_work(self.expires_in_s)
+            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers, retry=patient)
+        except Stopped:
+            transport.stop = None
+            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers)
+        finally:
+            transport.stop = None
 
     async def decline(self, reason: str) -> None:
         self._check_open()
@@ -196,7 +209,7 @@ class Session:
         self.wire = wire
         self.current: Assignment | None = None
         self._device = device
-        self._stop = stop
+        self.stop = stop
         self._ends_at = math.inf if duration_s is None else wire.clock() + duration_s
         self._tasks_left = math.inf if max_tasks is None else max_tasks
         self._declined: dict[JobId, None] = {}
@@ -206,7 +219,7 @@ class Session:
     async def next(self) -> Assignment | None:
         """The next task, or None when the session ends. Gives the last one back if the caller has not ended it."""
         await self._give_back("the device went on without a report")
-        self.wire.transport.stop = self._stop
+        self.wire.transport.stop = self.stop
         try:
             while self._goes_on():
                 answer = self._answer or await self._check_in()
@@ -234,7 +247,7 @@ class Session:
         self._declined.clear()
 
     def _goes_on(self) -> bool:
-        stopped = self._stop is not None and self._stop.is_set()
+        stopped = self.stop is not None and self.stop.is_set()
         return not stopped and self._tasks_left > 0 and self.wire.clock() < self._ends_at
 
     async def _check_in(self) -> protocol.CheckInAnswer:

@@ -209,7 +209,7 @@ class Wire:
         self.transport = transport
         self.clock = timing.clock
         self.rng = timing.rng
-        self._retry = retry
+        self.retry = retry
 
     async def call(
         self,
@@ -254,7 +254,7 @@ class Wire:
             _check(response)
             return response
 
-        return await self._persist(f"{method} {path}", attempt, retry or self._retry)
+        return await self._persist(f"{method} {path}", attempt, retry or self.retry)
 
     async def fetch(self, digest: str) -> bytes:
         """A blob, verified by its digest. A download that was cut goes on where it stopped.
@@ -294,7 +294,7 @@ class Wire:
                 )
             )
 
-        return await self._persist(f"GET /v1/blobs/{digest}", attempt, self._retry, progress=lambda: len(received))
+        return await self._persist(f"GET /v1/blobs/{digest}", attempt, self.retry, progress=lambda: len(received))
 
     async def store(self, data: bytes, *, again: bool = False) -> Digest:
         """Upload a blob, unless the server has it (or ``again``), and return its digest."""
@@ -342,7 +342,9 @@ class Wire:
                 given_up = _given_up(error)
                 given_up.add_note(f"{what} failed {failures} times within {now - began:.1f} s")
                 raise given_up
-            level = logging.INFO if failures <= _QUIET_FAILURES else logging.WARNING
+            warned, odd = divmod(failures, _QUIET_FAILURES + 1)
+            # Of an outage that lasts, the log warns at each doubling.
+            level = logging.WARNING if odd == 0 and warned.bit_count() == 1 else logging.INFO
             log.log(level, "%s failed, trying again in %.1f s: %s", what, wait_s, error.message)
             await self.transport.sleep(wait_s)
 

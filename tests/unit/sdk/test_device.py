@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, model, offer, problem
+from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, answer, model, offer, problem
 from vennue.core.errors import Conflict, InvalidInput, InvalidUpdate, Unavailable
 from vennue.core.ids import AssignmentId, Digest
 from vennue.protocol import CheckInAnswer, ReportReceipt
@@ -398,6 +398,62 @@ def test_a_report_is_still_delivered_after_the_session_was_stopped(device, serve
         stop.set()
         assert task.report(task.model, examples=1)
     assert path("abort") not in server.calls
+
+
+def out_for(time, outage_s):
+    """No server until so long from now."""
+    back_at = time.now + outage_s
+
+    def answer_once_back(request):
+        if time.now < back_at:
+            raise httpx.ConnectError("refused")
+        return answer(RECEIPT)
+
+    return answer_once_back
+
+
+def test_r6_a_report_outlives_an_outage_of_ten_minutes_whatever_its_lease(device, server, time):
+    server.on(CHECK_IN, CheckInAnswer(task=offer(server.model, expires_in_s=60.0)))
+    task = take(device)
+    server.on(path("report"), out_for(time, 600.0))
+    assert task.report(task.model, examples=1)
+    assert 600 <= sum(time.waits) <= 610
+
+
+@pytest.mark.parametrize(("lease_s", "kept_s"), [(600.0, 3600.0), (7200.0, 7200.0)])
+def test_a_report_is_kept_for_an_hour_or_for_its_lease_if_that_is_longer(device, server, time, lease_s, kept_s):
+    server.on(CHECK_IN, CheckInAnswer(task=offer(server.model, expires_in_s=lease_s)))
+    task = take(device)
+    server.on(path("report"), httpx.ConnectError("refused"))
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        task.report(task.model, examples=1)
+    assert kept_s - 10 <= sum(time.waits) <= kept_s
+
+
+def test_a_device_that_is_to_stop_holds_a_report_no_longer_than_any_call(server, time):
+    stop = threading.Event()
+    times = []
+
+    def refuse(request):
+        times.append(time.now)
+        if time.now > 1000 + 400:
+            stop.set()
+        raise httpx.ConnectError("refused")
+
+    server.on(path("report"), refuse)
+    device = Device(SERVER, transport=server, timing=time.timing)
+    for task in device.tasks(stop=stop):
+        with pytest.raises(Unavailable):
+            task.report(task.model, examples=1)
+    assert 180 <= times[-1] - 1400 <= 200
+
+
+def test_a_device_that_never_tries_again_does_not_try_a_report_again(server, time):
+    server.on(path("report"), httpx.ConnectError("refused"))
+    device = Device(SERVER, transport=server, timing=time.timing, retry=Retry(attempts=1))
+    with pytest.raises(Unavailable):
+        take(device).report(model(1, 2), examples=1)
+    assert time.waits == []
 
 
 def test_a_device_is_in_one_session_at_a_time(device):

@@ -32,7 +32,8 @@ def test_another_try_is_allowed_until_the_time_is_used_up():
 
 
 @pytest.mark.parametrize(
-    "bounds", [{"attempts": 0}, {"first_s": -1.0}, {"most_s": float("nan")}, {"total_s": float("inf")}]
+    "bounds",
+    [{"attempts": 0}, {"first_s": -1.0}, {"most_s": float("nan")}, {"total_s": float("inf")}, {"work_s": -1.0}],
 )
 def test_bounds_that_make_no_sense_are_refused_by_name(bounds):
     with pytest.raises(InvalidInput) as caught:
