@@ -59,6 +59,8 @@ from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovere
 log = logging.getLogger("vennue.control")
 
 RETRY_LEDGER_S: Final = 1.0
+PLAN_LAG_S: Final = 0.02
+"""At full load, a thousand jobs' requests fill hundreds of times per second, and each plan takes a millisecond."""
 NOTE_USAGE_S: Final = 60.0
 """What tenants have used of their day is saved along with other things, at most so often."""
 REMEMBERED_ENDS: Final = 65_536
@@ -136,6 +138,7 @@ class Shell:
             schema=schema,
             seed=seed,
             replan_interval_s=replan_interval_s,
+            plan_lag_s=PLAN_LAG_S,
             accept_lease_s=accept_lease_s,
             quotas=quotas,
             batch_window_s=batch_window_s,

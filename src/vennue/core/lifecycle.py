@@ -60,6 +60,7 @@ class Lifecycle:
         schema: AttributeSchema,
         seed: int,
         replan_interval_s: float,
+        plan_lag_s: float,
         accept_lease_s: float,
         supply: Supply,
         quotas: Mapping[str, Quota],
@@ -69,7 +70,12 @@ class Lifecycle:
         self.supply = supply
         self.table = BindingTable()
         self.planning = Planning(
-            planner, table=self.table, supply=supply, registry=self.registry, interval_s=replan_interval_s
+            planner,
+            table=self.table,
+            supply=supply,
+            registry=self.registry,
+            interval_s=replan_interval_s,
+            lag_s=plan_lag_s,
         )
         self.losses = Losses()
         self.jobs: dict[JobId, Job] = {}
@@ -184,7 +190,7 @@ class Lifecycle:
             job.attained += attempt.request.bound
             self._end_assignments(self.table.close(attempt.id))
             self._arm(attempt)
-            self.planning.soon("needs no more devices", attempt.id)
+            self.planning.later("needs no more devices", attempt.id)
         self._tell(job, now, f"attempt {attempt.id} commits {len(attempt.committing)} reports")
         self._outbox.append(Commit(attempt.id, _ids(attempt.committing)))
 
@@ -321,7 +327,7 @@ class Lifecycle:
         if self.table.request(attempt.id) is not None:
             job.attained += attempt.request.bound
             self._end_assignments(self.table.close(attempt.id))
-            self.planning.soon("needs no more devices", attempt.id)
+            self.planning.later("needs no more devices", attempt.id)
         del self._attempts[attempt.id]
         self._timers.cancel((ATTEMPT, attempt.id))
         job.attempt = None
@@ -391,7 +397,7 @@ class Lifecycle:
         self._tell(job, now, f"{state}" + (f": {reason}" if reason else ""))
         self._save(job)
         self._outbox.append(JobEnded(job.id, state))
-        self.planning.soon("has ended", job.id)
+        self.planning.later("has ended", job.id)
 
     def _start(self, job: Job, now: float) -> None:
         """The last of the jobs that this one waited for has ended."""

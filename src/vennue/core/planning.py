@@ -58,10 +58,11 @@ class Planning:
         supply: what the policy is shown of the supply.
         registry: of the requirements in use.
         interval_s: least time between two plans.
+        lag_s: how long a plan may stay in force that lacks only the news that requests need devices no more.
     """
 
     __slots__ = (
-        "_causes", "_interval_s", "_more_causes", "_planned_at", "_planner", "_registry", "_supply", "_table",
+        "_causes", "_interval_s", "_lag_s", "_more_causes", "_planned_at", "_planner", "_registry", "_supply", "_table",
         "history", "learned", "learns", "made", "stale_at",
     )  # fmt: skip
 
@@ -73,6 +74,7 @@ class Planning:
         supply: Supply,
         registry: RequirementRegistry,
         interval_s: float,
+        lag_s: float,
     ) -> None:
         self.stale_at = math.inf
         """From this pool time on, the plan in force is out of date."""
@@ -86,6 +88,7 @@ class Planning:
         self._supply = supply
         self._registry = registry
         self._interval_s = interval_s
+        self._lag_s = lag_s
         self._planned_at = -math.inf
         self._causes: list[Cause] = []
         self._more_causes = 0
@@ -101,6 +104,14 @@ class Planning:
     def soon(self, what: str, whom: str = "") -> None:
         """Something has happened that the plan in force does not know of."""
         self.stale_at = -math.inf
+        self._note(what, whom)
+
+    def later(self, what: str, whom: str) -> None:
+        """Something has happened without which the plan in force still serves every request, if not as well."""
+        self.stale_at = min(self.stale_at, self._planned_at + self._lag_s)
+        self._note(what, whom)
+
+    def _note(self, what: str, whom: str) -> None:
         if len(self._causes) < KEPT_CAUSES:
             self._causes.append(Cause(what, whom))
         else:

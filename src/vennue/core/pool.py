@@ -57,6 +57,7 @@ class Pool(Recovery):
         schema: the device attributes that requirements may use.
         seed: of the lottery that ``random-order`` uses; the same seed gives the same draws under every policy.
         replan_interval_s: least time between two plans; 0 plans at the first check-in after each change.
+        plan_lag_s: how long a plan may stay in force that lacks only the news that requests need devices no more.
         supply: where check-ins are counted; by default one with the design's window of 24 h.
         quotas: by tenant's name, or ``"*"`` for those not named; without one, a tenant may use any number of devices.
         batch_window_s: how long check-ins may wait to be bound together. They are then answered by a `Collected`, and
@@ -70,6 +71,7 @@ class Pool(Recovery):
         schema: AttributeSchema = DEFAULT_SCHEMA,
         seed: int = 0,
         replan_interval_s: float = 0.0,
+        plan_lag_s: float = 0.0,
         accept_lease_s: float = ACCEPT_LEASE_S,
         supply: Supply | None = None,
         quotas: Mapping[str, Quota] | None = None,
@@ -80,6 +82,7 @@ class Pool(Recovery):
             schema=schema,
             seed=seed,
             replan_interval_s=replan_interval_s,
+            plan_lag_s=plan_lag_s,
             accept_lease_s=accept_lease_s,
             supply=Supply() if supply is None else supply,
             quotas=quotas or {},
@@ -228,7 +231,7 @@ class Pool(Recovery):
             if request.needs <= 0:
                 attempt.filled = True
                 self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
-                self.planning.soon("has all its devices", attempt.id)
+                self.planning.later("has all its devices", attempt.id)
         return assignment
 
     def _accept(self, event: Accept, now: float) -> Assignment:

@@ -71,3 +71,32 @@ def test_a_failure_is_in_the_history_with_the_plan_that_stayed_in_force() -> Non
     record = pool.planning.history[-1]
     assert (record.failure, record.plan is good) == ("ZeroDivisionError: deadline - deadline", True)
     assert record.causes == (Cause("the policy was changed"),)
+
+
+def test_news_that_a_request_is_filled_may_wait_but_a_request_that_opens_is_planned_for_at_once() -> None:
+    pool = Pool(ArrivalOrder(), plan_lag_s=10.0)
+    for job in ("a", "b"):
+        submit(pool, job, demand=1 if job == "a" else 9)
+        pool.handle(OpenRound(JobId(job), 1, MODEL), 0)
+    for now in (1, 2, 3):  # the first one fills job a's request
+        check_in(pool, f"d{now}", now=now)
+    assert pool.plans == 1
+    submit(pool, "c")
+    pool.handle(OpenRound(JobId("c"), 1, MODEL), 4)
+    check_in(pool, "d4", now=5)
+    assert pool.plans == 2
+    assert [cause.what for cause in pool.planning.history[-1].causes] == ["has all its devices", "needs devices"]
+
+
+def test_news_that_a_request_is_filled_is_planned_for_when_it_has_waited_long_enough() -> None:
+    pool = pool_with_round(demand=1)
+    lagging = Pool(ArrivalOrder(), plan_lag_s=10.0)
+    for driven in (pool, lagging):
+        submit(driven, "other", demand=9)
+        if driven is lagging:
+            submit(driven, "j", demand=1)
+            driven.handle(OpenRound(JobId("j"), 1, MODEL), 0)
+        for now in (1, 2, 10, 11, 12):
+            check_in(driven, f"d{now}", now=now)
+    assert [record.at for record in pool.planning.history] == [1, 2]
+    assert [record.at for record in lagging.planning.history] == [1, 11]
