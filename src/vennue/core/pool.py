@@ -37,7 +37,7 @@ from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature,
 from vennue.core.lifecycle import ATTEMPT, BATCH, JOB
 from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
-from vennue.core.recovery import Recovery
+from vennue.core.recovery import NO_PLACE, Recovery
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.round import Attempt
 from vennue.core.supply import Supply
@@ -283,7 +283,11 @@ class Pool(Recovery):
         attempt = self._attempts[attempts.pop()]
         if attempt.request.continuous:
             raise Conflict("each update of an asynchronous job counts by itself", field="reports", value=attempt.id)
-        for assignment in assignments.values():
+        homeless = self.without_place(attempt, assignments)
+        if homeless:
+            raise TooLate(NO_PLACE, field="assignment", value=homeless[0])
+        # Those that hold a place first: one that returns must not take the place of another one in the same sum.
+        for assignment in sorted(assignments.values(), key=lambda one: one.id not in attempt.request.live):
             self._count(assignment, attempt, now)
         if attempt.ready:
             self._start_commit(attempt, now)

@@ -5,7 +5,8 @@ and the pool takes the report for the attempt that goes on; if all places were g
 goes back. Ids of assignments carry the number of restarts, so that none is given twice.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from typing import Final
 
 from vennue.core.binding import Assignment
 from vennue.core.effects import AttemptRecord, JobRecord
@@ -15,6 +16,9 @@ from vennue.core.job import Job
 from vennue.core.lifecycle import Lifecycle
 from vennue.core.records import job_of_record
 from vennue.core.round import Attempt, AttemptState
+
+
+NO_PLACE: Final = "all places of its round have gone to reports, some of them from before the restart"
 
 
 class Recovery(Lifecycle):
@@ -89,6 +93,18 @@ class Recovery(Lifecycle):
         job.started_at = max([job.submitted_at, *(one.ended_at or 0.0 for one in earlier)])
         job.quiet_since = self.now
         self._arm(job)
+
+    def without_place(self, attempt: Attempt, ids: Collection[AssignmentId]) -> list[AssignmentId]:
+        """Of reports that come together, those from before a crash for which the attempt has no place left.
+
+        A report that returns takes a free place, or that of a device that still works; never that of another report.
+        """
+        request = attempt.request
+        if request.continuous:
+            return []
+        returning = [id for id in ids if id not in request.live]
+        places = request.wanted - len(request.reported) - (len(ids) - len(returning))
+        return returning[max(0, places) :]
 
     def awaits(self, id: AssignmentId) -> Attempt | None:
         """The attempt that goes on since before a crash, and takes a report of this assignment from back then."""

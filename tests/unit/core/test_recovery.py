@@ -173,7 +173,36 @@ def test_a_sum_may_hold_reports_from_before_and_after_the_crash() -> None:
     new = check_in(after, "n", now=101)
     together = ReportTogether(tuple(Report(one.id, one.device) for one in (*old, new)))
     assert after.handle(together, 102) == 3
-    assert commits(after) == [(old[0].id, old[1].id, new.id)]
+    assert [set(ids) for ids in commits(after)] == [{old[0].id, old[1].id, new.id}]
+
+
+def test_a_report_that_returns_takes_no_place_of_another_one_in_the_same_sum() -> None:
+    pool = pool_with_round(demand=2)
+    old = check_in(pool, "d")
+    after = crashed(pool)
+    first, second = (check_in(after, f"n{n}", now=101) for n in range(2))
+    after.drain()
+    # Bound last, ``second`` would be the one to give its place back, were it not in the sum itself.
+    assert after.handle(ReportTogether((Report(old.id, old.device), Report(second.id, second.device))), 102) == 2
+    effects = after.drain()
+    assert [set(one.assignments) for one in effects if isinstance(one, Commit)] == [{old.id, second.id}]
+    assert [one.assignment for one in effects if isinstance(one, AssignmentEnded)] == [first.id]
+    invariants.check(after)
+
+
+def test_of_more_returning_reports_than_places_the_sum_is_refused_and_those_too_many_are_named() -> None:
+    pool = pool_with_round(demand=2, deadline_s=1000, min_fraction=1.0)
+    old = [check_in(pool, f"d{n}") for n in range(2)]
+    after = crashed(pool)
+    new = check_in(after, "n", now=101)
+    report(after, new, now=102)
+    sum_of_both = ReportTogether(tuple(Report(one.id, one.device) for one in old))
+    assert after.without_place(attempt(after), [one.id for one in old]) == [old[1].id]
+    with pytest.raises(TooLate, match="all places"):
+        after.handle(sum_of_both, 103)
+    invariants.check(after)
+    assert after.handle(ReportTogether((Report(old[0].id, old[0].device),)), 104) == 1
+    assert [set(ids) for ids in commits(after)] == [{new.id, old[0].id}]
 
 
 def test_after_the_attempt_a_device_that_comes_back_is_too_late() -> None:
