@@ -10,13 +10,14 @@ from typing import Final
 
 from vennue.core.binding import Assignment
 from vennue.core.effects import AttemptRecord, JobRecord
+from vennue.core.errors import InvalidInput
 from vennue.core.events import Recover
 from vennue.core.ids import AssignmentId, DeviceId, Signature, attempt_of, restarts_before
 from vennue.core.job import Job
 from vennue.core.lifecycle import Lifecycle
 from vennue.core.records import job_of_record
+from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.core.round import Attempt, AttemptState
-
 
 NO_PLACE: Final = "all places of its round have gone to reports, some of them from before the restart"
 
@@ -32,7 +33,7 @@ class Recovery(Lifecycle):
         """
         self.now = max(self.now, now)
         for record in sorted(jobs, key=lambda r: r.arrival):
-            requirement, private = record.spec.check(self.schema)
+            requirement, private = self._checked(record)
             bit = -1 if record.state.terminal else self.registry.register(requirement)
             job = job_of_record(record, requirement, private, bit)
             self.jobs[job.id] = job
@@ -52,6 +53,21 @@ class Recovery(Lifecycle):
             )  # fmt: skip
             if goes_on:
                 attempt.opened_at = attempt.request.opened_at = held.opened_at
+
+    def _checked(self, record: JobRecord) -> tuple[Requirement, Requirement | None]:
+        """A recovered job's requirements. Of one that has ended, the pool need not know the attributes any more.
+
+        Raises:
+            InvalidInput: an active job needs attributes that the pool was given before, and now was not.
+        """
+        if record.state.terminal:
+            return record.spec.check(AttributeSchema.open())
+        try:
+            return record.spec.check(self.schema)
+        except InvalidInput as error:
+            error.message = f"job {record.id}, which is active, cannot go on: {error.message}"
+            error.fix = "start with the attributes that the pool had when the job was submitted, and cancel it first"
+            raise
 
     def _recover(self, event: Recover, now: float) -> None:
         """Count the reports again that an attempt had before a crash, unless it has closed meanwhile."""
