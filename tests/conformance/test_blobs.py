@@ -173,6 +173,64 @@ def test_two_uploads_of_one_digest_do_not_mix(store):
         assert again.commit() == DIGEST
 
 
+def test_uploads_of_one_digest_by_several_owners_do_not_meet(store):
+    with store.resume(DIGEST, owner="one") as one, store.resume(DIGEST, owner="two") as two:
+        one.write(DATA[:10])
+        two.write(DATA)
+        two.commit()
+        one.suspend()
+    assert store.received(DIGEST, owner="one") == 10
+    assert store.received(DIGEST, owner="two") == store.received(DIGEST) == 0
+
+
+def test_an_upload_tells_how_far_it_is_while_it_runs_and_when_it_rests(make_store):
+    store = make_store()
+    assert store.received(DIGEST) == 0
+    with store.resume(DIGEST) as upload:
+        upload.write(DATA[:1000])
+        assert store.received(DIGEST) == 1000
+        upload.suspend()
+    assert make_store().received(DIGEST) == 1000
+
+
+def test_what_was_written_can_be_read_back_before_it_is_a_blob(store):
+    with store.resume(DIGEST) as upload:
+        upload.write(DATA[:1000])
+        upload.suspend()
+    with store.resume(DIGEST) as upload:
+        upload.write(DATA[1000:])
+        assert b"".join(upload.read()) == DATA
+
+
+def test_going_on_many_times_gives_the_same_blob(store):
+    for start in range(0, len(DATA), 256):
+        with store.resume(DIGEST) as upload:
+            assert upload.offset == start
+            upload.write(DATA[start : start + 256])
+            if start + 256 < len(DATA):
+                upload.suspend()
+            else:
+                assert upload.commit() == DIGEST
+
+
+def test_touching_a_blob_renews_its_grace_and_tells_whether_it_is_there(store):
+    assert not store.touch(DIGEST)
+    store.put(DATA)
+    os.utime(store.path(DIGEST), (0, 0))
+    assert store.touch(DIGEST)
+    assert store.gc(set()) == 0
+
+
+def test_suspended_uploads_may_have_a_longer_grace_than_blobs(store):
+    store.put(DATA)
+    with store.resume(ABSENT) as upload:
+        upload.write(b"half")
+        upload.suspend()
+    assert store.gc(set(), grace_s=-1, parts_grace_s=3600) == 2560
+    assert store.received(ABSENT) == 4
+    assert store.gc(set(), grace_s=-1) == 4
+
+
 def test_what_has_no_expected_digest_cannot_be_suspended(store):
     with store.create() as writer:
         writer.write(DATA)

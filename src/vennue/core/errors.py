@@ -142,6 +142,12 @@ class StorageError(VennueError):
     code = "storage"
 
 
+class OutOfSpace(StorageError):
+    """Storing this would take more than the pool may use of the disk."""
+
+    code = "out-of-space"
+
+
 class Unavailable(VennueError):
     """The server cannot be reached, or still fails after the retries."""
 

@@ -22,6 +22,7 @@ _STATUSES: Final[dict[type[VennueError], int]] = {
     errors.Conflict: 409,
     errors.JobEnded: 409,
     errors.Overloaded: 503,
+    errors.OutOfSpace: 507,
     errors.StorageError: 503,
     errors.Unavailable: 503,
 }
@@ -59,7 +60,7 @@ def problem(error: Exception) -> Problem:
         )
     status = status_of(error)
     # Which file or database failed is the operator's business: the log has it.
-    value = None if isinstance(error, errors.StorageError) else error.value
+    value = None if isinstance(error, errors.StorageError) and isinstance(error.value, str) else error.value
     retry_after_s = getattr(error, "retry_after_s", RETRY_AFTER_S if status == 503 else None)
     return Problem(
         type=f"urn:vennue:error:{error.code}",

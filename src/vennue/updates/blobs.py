@@ -12,18 +12,22 @@ import re
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from vennue._files import make_directory, storage_errors, sync_directory, write_all
-from vennue.core.errors import Conflict, InvalidInput, NotFound, StorageError, TooLarge
+from vennue.core.errors import Conflict, InvalidInput, NotFound, OutOfSpace, StorageError, TooLarge
 from vennue.core.ids import Digest
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 2**20
 GRACE_S: Final = 3600.0
+REMEMBERED_HASHES: Final = 1024
+"""Suspended uploads whose hash is kept, so that going on does not begin with reading what is there."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -41,8 +45,13 @@ class BlobWriter(Protocol):
 
         Raises:
             TooLarge: more than the announced size, or than the store takes. The blob is aborted.
-            StorageError: the disk or the quota is full. The blob is aborted.
+            OutOfSpace: the quota is used up. The blob is aborted.
+            StorageError: the disk is full. The blob is aborted.
         """
+        ...
+
+    def read(self) -> Iterator[bytes]:
+        """What it holds so far, from the beginning, in chunks."""
         ...
 
     def commit(self) -> Digest:
@@ -77,15 +86,23 @@ class BlobStore(Protocol):
 
         Raises:
             TooLarge: the announced size is more than the store takes.
-            StorageError: the announced size is more than the quota leaves, or the disk cannot be written.
+            OutOfSpace: the announced size is more than the quota leaves.
+            StorageError: the disk cannot be written.
         """
         ...
 
-    def resume(self, expected: Digest, *, size_bytes: int | None = None) -> BlobWriter:
-        """Begin a blob, or go on where a suspended upload of it stopped.
+    def resume(self, expected: Digest, *, size_bytes: int | None = None, owner: str = "") -> BlobWriter:
+        """Begin a blob, or go on where a suspended upload of it by the same ``owner`` stopped.
 
         Raises:
             Conflict: it is being uploaded at this moment.
+        """
+        ...
+
+    def received(self, expected: Digest, *, owner: str = "") -> int:
+        """How many bytes of a blob an upload that can be resumed, or is under way, has brought; 0 where there is none.
+
+        The last ones may not be written yet.
         """
         ...
 
@@ -95,6 +112,10 @@ class BlobStore(Protocol):
 
     def exists(self, digest: Digest) -> bool:
         """Whether the blob is there."""
+        ...
+
+    def touch(self, digest: Digest) -> bool:
+        """Whether the blob is there; if so, its grace before garbage collection begins anew."""
         ...
 
     def size(self, digest: Digest) -> int:
@@ -117,10 +138,11 @@ class BlobStore(Protocol):
         """Remove a blob; nothing happens where there is none."""
         ...
 
-    def gc(self, live: set[Digest], *, grace_s: float = GRACE_S) -> int:
+    def gc(self, live: AbstractSet[Digest], *, grace_s: float = GRACE_S, parts_grace_s: float | None = None) -> int:
         """Remove the blobs not in ``live``, and suspended uploads, unless touched in the last ``grace_s`` seconds.
 
-        The grace covers what was stored, but is not yet referred to. Returns the bytes that became free.
+        The grace covers what was stored, but is not yet referred to. Suspended uploads may have one of their own.
+        Returns the bytes that became free.
         """
         ...
 
@@ -161,8 +183,11 @@ class DirectoryBlobs:
         expected = None if expected is None else check_digest(expected)
         return DirectoryWriter(self._files, f"{uuid.uuid4().hex}.new", expected, size_bytes)
 
-    def resume(self, expected: Digest, *, size_bytes: int | None = None) -> "DirectoryWriter":
-        return DirectoryWriter(self._files, f"{check_digest(expected)}.part", expected, size_bytes, resumable=True)
+    def resume(self, expected: Digest, *, size_bytes: int | None = None, owner: str = "") -> "DirectoryWriter":
+        return DirectoryWriter(self._files, _part(expected, owner), expected, size_bytes, resumable=True)
+
+    def received(self, expected: Digest, *, owner: str = "") -> int:
+        return self._files.size_of(_part(expected, owner))
 
     def put(self, data: Buffer, *, expected: Digest | None = None) -> Digest:
         digest = Digest(hashlib.sha256(data).hexdigest())
@@ -176,6 +201,9 @@ class DirectoryBlobs:
 
     def exists(self, digest: Digest) -> bool:
         return self._files.place(digest).exists()
+
+    def touch(self, digest: Digest) -> bool:
+        return self._files.touch(digest)
 
     def size(self, digest: Digest) -> int:
         return self.path(digest).stat().st_size
@@ -199,10 +227,14 @@ class DirectoryBlobs:
     def delete(self, digest: Digest) -> None:
         self._files.remove(self._files.place(digest))
 
-    def gc(self, live: set[Digest], *, grace_s: float = GRACE_S) -> int:
-        cutoff_s = time.time() - grace_s
-        candidates = [path for path in self._files.blobs() if path.name not in live]
-        return sum(self._files.remove(path, unless_after_s=cutoff_s) for path in [*candidates, *self._files.incoming()])
+    def gc(self, live: AbstractSet[Digest], *, grace_s: float = GRACE_S, parts_grace_s: float | None = None) -> int:
+        now = time.time()
+        parts_grace_s = grace_s if parts_grace_s is None else parts_grace_s
+        blobs = [path for path in self._files.blobs() if path.name not in live]
+        freed = sum(self._files.remove(path, unless_after_s=now - grace_s) for path in blobs)
+        return freed + sum(
+            self._files.remove(path, unless_after_s=now - parts_grace_s) for path in self._files.incoming()
+        )
 
 
 class DirectoryWriter:
@@ -229,9 +261,13 @@ class DirectoryWriter:
         try:
             with storage_errors("store a blob", self._path):
                 self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
-                while chunk := os.pread(self._fd, _CHUNK_BYTES, self._offset):
-                    self._hash.update(chunk)
-                    self._offset += len(chunk)
+                remembered = files.recall(self._path, os.fstat(self._fd).st_size)
+                if remembered is not None:
+                    self._offset, self._hash = remembered
+                else:
+                    for chunk in self.read():
+                        self._hash.update(chunk)
+                        self._offset += len(chunk)
             files.check_room(size_bytes or 0, self._offset)
         except BaseException:
             self._close(keep=self._offset > 0)
@@ -256,6 +292,13 @@ class DirectoryWriter:
             raise
         self._hash.update(view)
 
+    def read(self) -> Iterator[bytes]:
+        position = 0
+        with storage_errors("read a blob", self._path):
+            while chunk := os.pread(self._fd, _CHUNK_BYTES, position):
+                position += len(chunk)
+                yield chunk
+
     def commit(self) -> Digest:
         try:
             if self._size_bytes is not None and self._offset < self._size_bytes:
@@ -273,6 +316,8 @@ class DirectoryWriter:
         return digest
 
     def suspend(self) -> None:
+        if self._is_open and self._resumable:
+            self._files.remember(self._path, self._offset, self._hash)
         self._close(keep=self._resumable)
 
     def abort(self) -> None:
@@ -306,6 +351,7 @@ class _Files:
         self._durable = durable
         self._lock = threading.Lock()
         self._writing: set[Path] = set()
+        self._hashes: OrderedDict[Path, tuple[int, Any]] = OrderedDict()
         self.used_bytes = sum(path.stat().st_size for path in [*self.blobs(), *self.incoming()])
 
     def place(self, digest: Digest) -> Path:
@@ -326,6 +372,28 @@ class _Files:
             except FileNotFoundError:
                 return False
             return True
+
+    def size_of(self, name: str) -> int:
+        """The size of an incoming file, 0 where there is none."""
+        path = self._incoming / name
+        with storage_errors("look for an upload", path):
+            try:
+                return path.stat().st_size
+            except FileNotFoundError:
+                return 0
+
+    def remember(self, path: Path, offset: int, so_far: Any) -> None:
+        """Keep the hash of a suspended upload."""
+        with self._lock:
+            self._hashes[path] = offset, so_far
+            if len(self._hashes) > REMEMBERED_HASHES:
+                self._hashes.popitem(last=False)
+
+    def recall(self, path: Path, size_bytes: int) -> tuple[int, Any] | None:
+        """The offset and the hash of a suspended upload, if they were kept and are those of the file."""
+        with self._lock:
+            found = self._hashes.pop(path, None)
+        return found if found is not None and found[0] == size_bytes else None
 
     def begin(self, name: str) -> Path:
         """Claim a name among the incoming files."""
@@ -349,12 +417,12 @@ class _Files:
             )
         used_bytes = self.used_bytes + blob_bytes - before_bytes
         if self._quota_bytes is not None and used_bytes > self._quota_bytes:
-            raise StorageError(
-                "the quota for blobs is used up",
-                field="quota_bytes",
+            raise OutOfSpace(
+                f"models would take {used_bytes} bytes of the disk, of which {self._quota_bytes} are theirs",
+                field="disk_quota_bytes",
                 value=used_bytes,
                 limit=self._quota_bytes,
-                fix="raise the quota, or end jobs whose models can go",
+                fix="raise the quota (VENNUE_DISK_QUOTA_BYTES), or end jobs: what no job needs is removed by itself",
             )
 
     def reserve(self, blob_bytes: int, before_bytes: int) -> None:
@@ -404,6 +472,12 @@ class _Files:
                 return 0
             self.used_bytes -= status.st_size
             return status.st_size
+
+
+def _part(expected: Digest, owner: str) -> str:
+    """The name of the file in which an upload that can be resumed is collected."""
+    name = check_digest(expected)
+    return f"{name}.{hashlib.sha256(owner.encode()).hexdigest()[:16]}.part" if owner else f"{name}.part"
 
 
 def _read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:

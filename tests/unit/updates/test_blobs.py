@@ -1,12 +1,13 @@
 """What is particular to blobs in a directory: quotas, limits, disks that refuse, and crashes half-way."""
 
 import errno
+import hashlib
 import os
 import threading
 
 import pytest
 
-from vennue.core.errors import StorageError, TooLarge
+from vennue.core.errors import OutOfSpace, StorageError, TooLarge
 from vennue.core.ids import Digest
 from vennue.updates.blobs import DirectoryBlobs
 
@@ -108,7 +109,7 @@ def test_the_quota_counts_finished_and_unfinished_blobs(tmp_path):
     with store.create() as writer:
         writer.write(DATA[:999])
         assert store.used_bytes == 1999
-        with pytest.raises(StorageError, match="quota") as refusal:
+        with pytest.raises(OutOfSpace, match="2501 bytes of the disk, of which 2500 are theirs") as refusal:
             store.put(b"x" * 502)
         assert (refusal.value.value, refusal.value.limit) == (2501, 2500)
         store.put(b"x" * 501)
@@ -127,6 +128,25 @@ def test_the_quota_refuses_an_announced_size_at_once(tmp_path):
     with pytest.raises(StorageError, match="quota"):
         store.create(size_bytes=1501)
     assert files(tmp_path) == []
+
+
+def test_a_resumed_upload_is_not_read_again_unless_something_else_changed_its_file(tmp_path, monkeypatch):
+    store = DirectoryBlobs(tmp_path)
+    digest = Digest(hashlib.sha256(DATA).hexdigest())
+    with store.resume(digest) as upload:
+        upload.write(DATA[:600])
+        upload.suspend()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pread", lambda *arguments: pytest.fail("read again"))
+        with store.resume(digest) as upload:
+            upload.write(DATA[600:800])
+            upload.suspend()
+    (part,) = (tmp_path / "incoming").iterdir()
+    part.write_bytes(DATA[:900])
+    with store.resume(digest) as upload:
+        assert upload.offset == 900
+        upload.write(DATA[900:])
+        assert upload.commit() == digest
 
 
 def test_the_quota_counts_what_an_earlier_process_left(tmp_path):
