@@ -2,10 +2,14 @@
 
 import hashlib
 import json
+import os
 import signal
 import socket
 import sqlite3
+import subprocess
+import sys
 import threading
+from subprocess import PIPE
 
 import httpx
 import pytest
@@ -94,6 +98,27 @@ def test_a_port_in_use_is_an_error_that_says_so_even_by_another_vennue(tmp_path)
 
 def test_an_address_of_another_machine_is_refused(tmp_path):
     assert "cannot listen on 192.0.2.1" in refused(ServerProcess(tmp_path / "data", host="192.0.2.1"))
+
+
+@pytest.mark.parametrize("host", ["x" * 300, "a..b", "no\u00adsuch host"], ids=["too long", "empty part", "no host"])
+def test_a_text_that_is_no_address_is_refused_without_a_traceback(tmp_path, host):
+    log = refused(ServerProcess(tmp_path / "data", host=host))
+    assert "host: cannot listen on" in log
+    assert "Traceback" not in log
+
+
+def test_with_few_open_files_allowed_the_server_says_how_many_connections_it_can_have(tmp_path):
+    script = 'ulimit -n 64 && exec "$0" -m vennue.server'
+    environment = {"VENNUE_PORT": "0", "VENNUE_DATA_DIR": str(tmp_path / "data"), "PATH": os.environ["PATH"]}
+    process = subprocess.Popen(
+        ["sh", "-c", script, sys.executable], env=environment, stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert httpx.get(process.stdout.readline().strip() + "/healthz").status_code == 200
+    process.terminate()
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "only 64 files may be open, so at most 32 connections" in log
 
 
 def test_two_servers_on_one_data_directory_are_refused(tmp_path):

@@ -16,6 +16,8 @@ import math
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Required, TypedDict
 
+import msgspec
+
 from vennue.control.clock import Clock, pool_clock
 from vennue.control.counters import Counters
 from vennue.control.dataplane import DataPlane
@@ -55,6 +57,7 @@ from vennue.core.round import AttemptState
 from vennue.core.tenant import Quota
 from vennue.policies import get_policy
 from vennue.state.ledger import Batch, CommitRecord, KeyRecord, Ledger, Recovered
+from vennue.state.schema import senseless
 
 log = logging.getLogger("vennue.control")
 
@@ -224,10 +227,7 @@ class Shell:
         recovered = await self._ledger.load()
         if self._clock is None:
             self._clock = self._make_clock(recovered.latest)
-        self._recall_policy(recovered.notes)
-        pool = self._make_pool(self._planner, supply=self.pool.supply)
-        pool.restore(recovered.jobs, recovered.open_attempts, self.now())
-        recall_usage(pool, recovered.notes)
+        pool = self._restored(recovered)
         self._auditor = self._audit(pool, recovered) if self._validate else None
         effects = (self._auditor or pool).drain()
         batch = Batch()
@@ -237,7 +237,6 @@ class Shell:
         await self.data.reset(keep=going_on)
         self.pool = pool
         self._keys = {record.key: record for record in recovered.keys}
-        self.managed.recall(recovered.notes)
         self._journal = Journal(self._ledger, self._carry_out, self._ledger_failed)
         self._writer = asyncio.get_running_loop().create_task(self._journal.run(), name="journal")
         for effect in others:
@@ -254,6 +253,25 @@ class Shell:
             self.spawn(self.managed.advance(id), f"the next round of {id}")
 
     def _recall_policy(self, notes: Mapping[str, str]) -> None:
+    def _restored(self, recovered: Recovered) -> Pool:
+        """The pool that the ledger tells of, with the policy and the managed jobs that go with it.
+
+        Raises:
+            StorageError: it makes no sense.
+            InvalidInput: a job cannot go on under this configuration.
+        """
+        try:
+            self._recall_policy(recovered.notes)
+            pool = self._make_pool(self._planner, supply=self.pool.supply)
+            pool.restore(recovered.jobs, recovered.open_attempts, self.now())
+            recall_usage(pool, recovered.notes)
+            self.managed.recall(recovered.notes)
+        except msgspec.DecodeError as error:
+            raise senseless(f"it holds a note that makes no sense: {error}") from error
+        except KeyError as error:
+            raise senseless(f"it tells of job {error}, which it does not hold") from error
+        return pool
+
         """Have the policy in force that the ledger tells of; the configured one if that is gone."""
         configured, planner = self._configured
         chosen = recall_policy(configured, notes)

@@ -13,6 +13,7 @@ import msgspec
 
 from vennue.control.explain import STALL_GRACE_S
 from vennue.control.pacing import Pacing
+from vennue.core.batch import MAX_WINDOW_S
 from vennue.core.errors import InvalidInput
 from vennue.core.job import Setting
 from vennue.core.tenant import Quota
@@ -130,10 +131,18 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, field)
             if not 0 <= value < float("inf"):
                 raise _bad(field, value, "must be 0 or more seconds", "give a duration")
+        if self.batch_window_s > MAX_WINDOW_S:
+            raise _bad(
+                "batch_window_s", self.batch_window_s, f"must be at most {MAX_WINDOW_S:g} s: devices wait so long for "
+                "an answer", "2 collects two seconds of check-ins, 0 binds each at once",
+            )  # fmt: skip
         for group in ("limits", "leaf"):
             for name, value in msgspec.structs.asdict(getattr(self, group)).items():
                 if not 0 < value < float("inf"):
                     raise _bad(f"{group}.{name}", value, "must be above 0", "leave it out for the default")
+        self._check_leaf()
+
+    def _check_leaf(self) -> None:
         if self.role == "leaf":
             if not self.root.startswith(("http://", "https://")):
                 raise _bad("root", self.root, "must be the root's address", "write it as in http://pool.example:8765")

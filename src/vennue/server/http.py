@@ -284,6 +284,11 @@ class Request:
     async def json(self, decoder: "msgspec.json.Decoder[Message]", limit: int, *, optional: bool = False) -> Message:
         """The body as a message. If it is ``optional``, an empty one counts as ``{}``."""
         body = await self.body(limit)
+        if optional and not body and "transfer-encoding" in self.scope.headers:
+            # A body in chunks whose connection breaks before the first looks the same.
+            raise RequestError(
+                "the body is empty, or was cut off", status=400, field="body", fix="send it whole, or none at all"
+            )
         return decode(decoder, b"{}" if optional and not body else body)
 
 

@@ -300,7 +300,7 @@ def _listen(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter for what can be no host's name
         raise _cannot_listen(host, port, error) from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -315,8 +315,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> VennueError:
-    if error.errno == errno.EADDRINUSE:
+def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> VennueError:
+    if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
         return Conflict(
             f"port {port} of {host} is in use",
             field="port",
@@ -324,9 +324,9 @@ def _cannot_listen(host: str, port: int, error: OSError) -> VennueError:
             fix="stop the other program, or choose another port (0 takes a free one)",
         )
     return InvalidInput(
-        f"cannot listen on {host}, port {port}: {error.strerror or error}",
+        f"cannot listen on {host[:200]}, port {port}: {getattr(error, 'strerror', None) or error}",
         field="host",
-        value=host,
+        value=host[:200],
         fix="127.0.0.1 for this machine only, 0.0.0.0 for all of its addresses",
     )
 
@@ -338,7 +338,11 @@ def _url(listener: socket.socket) -> str:
 
 def _connections_possible() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else max(soft // 2, soft - SPARE_FILES)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else _connections_with(soft)
+
+
+def _connections_with(files: int) -> int:
+    return max(files // 2, files - SPARE_FILES)
 
 
 def _allow_connections(wanted: int) -> None:
@@ -349,7 +353,7 @@ def _allow_connections(wanted: int) -> None:
         target = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (target, hard))
         if target < needed:
-            log.warning("only %d files may be open, so at most %d connections", target, target - SPARE_FILES)
+            log.warning("only %d files may be open, so at most %d connections", target, _connections_with(target))
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

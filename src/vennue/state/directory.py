@@ -5,6 +5,7 @@ The lock is the kernel's (``flock``): it goes with the process, however that end
 
 import fcntl
 import os
+import stat
 from pathlib import Path
 from typing import Self
 
@@ -25,7 +26,7 @@ class DataDirectory:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
         except (FileExistsError, NotADirectoryError) as error:
             raise StorageError(
                 "the data directory is a file, or in one", field="data_dir", value=str(path), fix="name a directory"
@@ -37,6 +38,14 @@ class DataDirectory:
                 value=str(path),
                 fix="make it writable, or name another one",
             ) from error
+        if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+            os.close(self._fd)
+            raise StorageError(
+                "the data directory's lock is no file",
+                field="data_dir",
+                value=str(path / "lock"),
+                fix="remove it, or name another directory",
+            )
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

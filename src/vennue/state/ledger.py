@@ -164,7 +164,13 @@ class SqlLedger:
                 self._insert(schema.meta).values(key="secret", value=fresh).on_conflict_do_nothing()
             )
             kept = await connection.scalar(sa.select(schema.meta.c.value).where(schema.meta.c.key == "secret"))
-        return bytes.fromhex(str(kept))
+        try:
+            secret = bytes.fromhex(str(kept))
+        except ValueError:
+            secret = b""
+        if len(secret) != SECRET_BYTES:  # which would let anybody forge tokens
+            raise schema.senseless(f"the pool's secret is not {SECRET_BYTES} bytes in hexadecimal")
+        return secret
 
     async def save(self, batch: Batch) -> None:
         async with self._transaction("save to the ledger") as connection:
@@ -261,12 +267,7 @@ def _record(row: str, kind: type[Record]) -> Record:
     try:
         return msgspec.json.decode(row, type=kind)
     except msgspec.DecodeError as error:
-        raise StorageError(
-            f"cannot read the ledger: it holds a {kind.__name__} that makes no sense: {error}",
-            field="ledger",
-            value=row[:200],
-            fix=_FIXES[sqlite3.SQLITE_CORRUPT],
-        ) from error
+        raise schema.senseless(f"it holds a {kind.__name__} that makes no sense: {error}", row) from error
 
 
 def _tune_sqlite(engine: AsyncEngine) -> None:
@@ -294,7 +295,7 @@ _FIXES: Final = {
     sqlite3.SQLITE_PERM: "make the data directory writable",
     sqlite3.SQLITE_BUSY: "end the other program that holds the ledger's file",
     sqlite3.SQLITE_NOTADB: "this is no ledger: name another data directory, or restore a backup",
-    sqlite3.SQLITE_CORRUPT: "restore the data directory from a backup",
+    sqlite3.SQLITE_CORRUPT: schema.RESTORE,
 }
 
 

@@ -68,6 +68,12 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (tables.create_all,)
 """Migration *n* (from 0) takes the schema from version *n* to *n* + 1; the first one makes the tables."""
 
 _VERSION: Final = "schema_version"
+RESTORE: Final = "restore the data directory from a backup"
+
+
+def senseless(what: str, found: str = "") -> StorageError:
+    """The error for a ledger that another program, or a failing disk, has changed."""
+    return StorageError(f"cannot read the ledger: {what}", field="ledger", value=found[:200] or None, fix=RESTORE)
 
 
 def migrate(connection: sa.Connection, migrations: tuple[Migration, ...] = MIGRATIONS) -> int:
@@ -98,4 +104,7 @@ def _version(connection: sa.Connection) -> int:
     if not sa.inspect(connection).has_table(meta.name):
         return 0
     value = connection.execute(sa.select(meta.c.value).where(meta.c.key == _VERSION)).scalar_one_or_none()
-    return 0 if value is None else int(value)
+    try:
+        return 0 if value is None else int(value)
+    except ValueError as error:
+        raise senseless("its schema version is no number", value) from error

@@ -1,10 +1,14 @@
-"""A ledger that the first version wrote: its rows, as they were, are taken up by this one."""
+"""Ledgers that were not written by this server: an older version's, whose rows are taken up, and damaged ones."""
 
 import json
 import sqlite3
 
-from tests.unit.control.rig import rig_at, until
+import pytest
+
+from tests.unit.control.rig import Clock, Rig, rig_at, until
+from vennue.core.errors import InvalidInput, StorageError
 from vennue.core.ids import JobId
+from vennue.core.requirement import DEFAULT_SCHEMA
 
 OLD = JobId("old-1")
 
@@ -74,3 +78,57 @@ async def test_a_job_of_the_first_version_goes_on_where_it_was(tmp_path):
         assert (view.state, view.committed_rounds) == ("active", 2)
         assert view.model is not None
         assert rig.numbers(view.model) == [4.0, 4.0]
+
+
+# -- ledgers that make no sense, or not any more ---------------------------------------------------------------------
+
+
+def change(path, statement, *values):
+    """Do to a ledger what another program might."""
+    database = sqlite3.connect(path / "ledger.sqlite")
+    database.execute(statement, values)
+    database.commit()
+    database.close()
+
+
+async def refused(path, kind, match):
+    """The error with which a server does not start."""
+    rig = Rig(path, Clock())
+    try:
+        with pytest.raises(kind, match=match) as caught:
+            await rig.coordinator.start()
+    finally:
+        await rig.ledger.close()
+    return caught.value
+
+
+@pytest.mark.parametrize("note", ["policy", "usage", "managed/j"])
+async def test_a_note_that_makes_no_sense_is_told_with_the_fix(tmp_path, note):
+    async with rig_at(tmp_path):
+        pass
+    change(tmp_path, "INSERT INTO meta VALUES (?, '{\"cut\": ')", f"note:{note}")
+    error = await refused(tmp_path, StorageError, "it holds a note that makes no sense")
+    assert error.fix == "restore the data directory from a backup"
+
+
+async def test_a_round_of_a_job_that_is_not_there_is_told_with_the_fix(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job()
+        await rig.open(job)
+    change(tmp_path, "DELETE FROM jobs")
+    await refused(tmp_path, StorageError, f"it tells of job '{job}', which it does not hold")
+
+
+async def test_an_active_job_whose_attribute_the_pool_does_not_know_any_more_is_named_and_one_that_has_ended_is_kept(
+    tmp_path,
+):
+    lidar = DEFAULT_SCHEMA.extend({"lidar": "bool"})
+    async with rig_at(tmp_path, schema=lidar) as rig:
+        job = await rig.job(requirement="device.lidar")
+    error = await refused(tmp_path, InvalidInput, f"job {job}, which is active, cannot go on: .*lidar")
+    assert error.field == "requirement"
+    assert "cancel it" in str(error.fix)
+    async with rig_at(tmp_path, schema=lidar) as rig:
+        await rig.coordinator.cancel(job, "its attribute goes")
+    async with rig_at(tmp_path) as rig:
+        assert (await rig.coordinator.job(job)).state == "cancelled"

@@ -138,6 +138,13 @@ async def test_an_answer_to_a_request_whose_body_was_not_read_says_that_the_conn
     assert (answer.headers.get("connection") == "close") is closes
 
 
+async def test_an_empty_body_in_chunks_may_have_been_cut_off_and_ends_no_job(app):
+    # Granian ends the chunks of a connection that breaks as it ends those of a whole body.
+    exchange = Exchange("POST", "/v1/jobs/j/cancel", transfer_encoding="chunked")
+    await app.__rsgi__(exchange.scope, exchange)
+    assert (exchange.status, exchange.json["detail"]) == (400, "the body is empty, or was cut off")
+
+
 async def test_a_body_shorter_than_its_length_is_refused(app):
     answer = await ask(app, "POST", "/v1/check-ins", b'{"device": "d1"}', content_length="17")
     assert (answer.status, answer.json["detail"]) == (400, "the body was cut off")

@@ -63,6 +63,7 @@ def test_yes_is_written_in_several_ways(text):
         ({"VENNUE_HOST": ""}, "host"),
         ({"VENNUE_VALIDATE": "maybe"}, "VENNUE_VALIDATE"),
         ({"VENNUE_DRAIN_S": "-1"}, "drain_s"),
+        ({"VENNUE_BATCH_WINDOW_S": "30.5"}, "batch_window_s"),
         ({"VENNUE_LIMITS_WAITERS": "0"}, "limits.waiters"),
         ({"VENNUE_PACING_BUSY_S": "0.1"}, "pacing"),
     ],

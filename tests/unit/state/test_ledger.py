@@ -62,6 +62,36 @@ async def test_a_row_that_makes_no_sense_is_told_with_the_fix(tmp_path, record):
     assert "backup" in str(caught.value.fix)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("schema_version", "one", "its schema version is no number"),
+        ("secret", "no hexadecimal", "the pool's secret is not 32 bytes"),
+        ("secret", "", "the pool's secret is not 32 bytes"),
+        ("secret", "00ff", "the pool's secret is not 32 bytes"),
+    ],
+)
+async def test_what_the_ledger_knows_of_itself_and_makes_no_sense_is_told_with_the_fix(tmp_path, key, value, told):
+    path = tmp_path / "ledger.sqlite"
+    await opened(path)
+    database = sqlite3.connect(path)
+    database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
+    database.commit()
+    database.close()
+
+    async def start():
+        ledger = SqlLedger.at(path)
+        await ledger.open()
+        try:
+            await ledger.secret()
+        finally:
+            await ledger.close()
+
+    with pytest.raises(StorageError, match=told) as caught:
+        await start()
+    assert caught.value.fix == "restore the data directory from a backup"
+
+
 def test_an_older_schema_runs_only_the_migrations_it_has_not_seen():
     ran = []
     engine = sa.create_engine("sqlite://")
@@ -152,6 +182,13 @@ except Exception as error:
 def test_a_data_directory_can_be_taken_again_once_it_is_closed(tmp_path):
     DataDirectory(tmp_path / "data").close()
     DataDirectory(tmp_path / "data").close()
+
+
+def test_a_lock_that_is_no_file_is_refused_by_name(tmp_path):
+    os.mkfifo(tmp_path / "lock")
+    with pytest.raises(StorageError, match="the data directory's lock is no file") as caught:
+        DataDirectory(tmp_path)
+    assert caught.value.value == str(tmp_path / "lock")
 
 
 def test_a_data_directory_below_a_file_is_refused_with_the_fix(tmp_path):
