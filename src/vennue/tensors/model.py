@@ -62,7 +62,7 @@ class MappedModel:
                 layout = layout or reader.feed(file.read(int.from_bytes(prefix, "little")))
             self.layout = _of_size(layout, size_bytes, error)
             # Spooled updates and blobs are never changed in place, so the map cannot lose its file.
-            self._map = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
+            self._map: mmap.mmap | memoryview = mmap.mmap(file.fileno(), size_bytes, access=mmap.ACCESS_READ)
         self._resident_bytes = 0
 
     def read(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
@@ -103,8 +103,23 @@ class MappedModel:
 
     def release(self) -> None:
         """Let go of what was read: it stays in the page cache, and comes back from there when it is touched."""
-        if hasattr(mmap, "MADV_DONTNEED"):
+        if isinstance(self._map, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
+        self._resident_bytes = 0
+
+
+class HeldModel(MappedModel):
+    """A model that is in memory already, read in the same way.
+
+    Args:
+        file: the whole file.
+        error: what to raise when it is not a well-formed model.
+    """
+
+    def __init__(self, file: bytes | bytearray | memoryview, *, error: type[InvalidInput] = InvalidModel) -> None:
+        view = memoryview(file).cast("B")
+        self.layout = _of_size(HeaderReader(error=error).feed(view), len(view), error)
+        self._map = view
         self._resident_bytes = 0
 
 
