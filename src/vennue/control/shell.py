@@ -252,7 +252,6 @@ class Shell:
         for id in self.managed.active():
             self.spawn(self.managed.advance(id), f"the next round of {id}")
 
-    def _recall_policy(self, notes: Mapping[str, str]) -> None:
     def _restored(self, recovered: Recovered) -> Pool:
         """The pool that the ledger tells of, with the policy and the managed jobs that go with it.
 
@@ -272,6 +271,7 @@ class Shell:
             raise senseless(f"it tells of job {error}, which it does not hold") from error
         return pool
 
+    def _recall_policy(self, notes: Mapping[str, str]) -> None:
         """Have the policy in force that the ledger tells of; the configured one if that is gone."""
         configured, planner = self._configured
         chosen = recall_policy(configured, notes)
