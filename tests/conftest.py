@@ -6,6 +6,7 @@ never luck; ``soak`` searches for hours (``make soak``).
 
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,13 +27,14 @@ settings.register_profile(
 )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# Debian keeps daemons out of an ordinary user's PATH.
-_PROGRAM_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
+# Debian keeps daemons out of an ordinary user's PATH, and PostgreSQL's out of everybody's.
+_POSTGRES = map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
+PROGRAM_PATH = os.pathsep.join([*_POSTGRES, os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test marked ``services("redis-server")`` where that program is not installed."""
+    """Skip a test marked ``services("nginx")`` where that program is not installed."""
     for marker in item.iter_markers("services"):
-        missing = [program for program in marker.args if shutil.which(program, path=_PROGRAM_PATH) is None]
+        missing = [program for program in marker.args if shutil.which(program, path=PROGRAM_PATH) is None]
         if missing:
             pytest.skip(f"needs {', '.join(missing)}: install it, or run `make test-all` as root on Debian")

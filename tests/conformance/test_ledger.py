@@ -1,7 +1,8 @@
 """The contract of ``Ledger``, which every implementation keeps. A new one is added to ``LEDGERS``."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import hashlib
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from tests.postgres import Postgres, postgres
 from vennue.core.effects import AttemptRecord, JobRecord
 from vennue.core.errors import StorageError
 from vennue.core.ids import AttemptId, Digest, JobId
@@ -20,11 +22,27 @@ from vennue.testing.ledgers import FaultyLedger, MemoryLedger
 _IN_MEMORY: dict[Path, MemoryLedger] = {}
 """A ledger in memory lives as long as its object; "reopening" it is having the object again."""
 
+_POSTGRES: list[Postgres] = []
+
+
+def _in_postgres(root: Path) -> SqlLedger:
+    """The ledger in the database that belongs to this directory."""
+    database = hashlib.sha256(bytes(root)).hexdigest()[:16]
+    if not (root / database).exists():
+        _POSTGRES[0].create(database)
+        (root / database).touch()
+    return SqlLedger(_POSTGRES[0].url(database))
+
+
 LEDGERS: dict[str, Callable[[Path], Ledger]] = {
     "sqlite": lambda root: SqlLedger.at(root / "ledger.sqlite"),
     "memory": lambda root: _IN_MEMORY.setdefault(root, MemoryLedger()),
     "faulty, healed": lambda root: FaultyLedger(_IN_MEMORY.setdefault(root, MemoryLedger())),
+    "postgresql": _in_postgres,
 }
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.services("postgres")) if kind == "postgresql" else kind for kind in LEDGERS
+]
 
 JOB = JobRecord(
     id=JobId("keyboard-1"),
@@ -69,7 +87,18 @@ COMMIT = CommitRecord(
 KEY = KeyRecord(key="k-1", fingerprint="f" * 64, job=JOB.id)
 
 
-@pytest.fixture(params=LEDGERS)
+@pytest.fixture(scope="module", autouse=True)
+def _postgres(request) -> Iterator[None]:
+    """A PostgreSQL server, where a test was chosen that needs one."""
+    if not any(item.get_closest_marker("services") for item in request.session.items if item.path == request.path):
+        yield
+        return
+    with postgres() as server:
+        _POSTGRES[:] = [server]
+        yield
+
+
+@pytest.fixture(params=KINDS)
 def make_ledger(request, tmp_path):
     return lambda: LEDGERS[request.param](tmp_path)
 
@@ -198,7 +227,7 @@ _BATCHES = st.builds(
 
 @given(history=st.lists(_BATCHES, max_size=5))
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.parametrize("kind", LEDGERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_after_any_history_the_ledger_holds_the_last_record_of_each_id(kind, history, tmp_path_factory):
     async def scenario() -> None:
         ledger = LEDGERS[kind](tmp_path_factory.mktemp("ledger"))

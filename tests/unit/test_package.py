@@ -36,7 +36,7 @@ def test_the_console_script_starts_the_command_line():
 
 @pytest.mark.parametrize("statement", ["import vennue", "import vennue.sdk", "import vennue.cli"])
 def test_an_import_needs_no_optional_library(statement):
-    optional = {"asyncpg", "numba", "obstore", "opentelemetry", "plotly", "polars", "pyarrow", "redis", "torch"}
+    optional = {"asyncpg", "numba", "plotly", "polars", "pyarrow", "ray", "sklearn", "torch"}
     assert modules_loaded_by(statement).isdisjoint(optional)
 
 
