@@ -27,6 +27,10 @@ MODEL_HEADER = "Vennue-Model"
 """``PUT …/report``: the SHA-256 of the model that was trained. If it is there, it must be the task's."""
 METRICS_HEADER = "Vennue-Metrics"
 """``PUT …/report``: a JSON object of names and finite numbers (ASCII), averaged with the same weights."""
+VARIANT_HEADER = "Vennue-Variant"
+"""``GET /v1/blobs/…``: that the answer is not the blob, but ``delta``, or the blob in one of the roundings."""
+DELTA_TYPE = "application/vnd.vennue.delta"
+"""The media type of a delta: see `vennue.tensors.delta`."""
 
 # -- devices ---------------------------------------------------------------------------------------------------------
 
@@ -317,9 +321,11 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobList(msgspec.Struct, frozen=True, kw_only=True):
-    """``GET /v1/jobs``, oldest first."""
+    """``GET /v1/jobs``, oldest first: a page of them."""
 
     jobs: list[JobView]
+    next: JobId | None = None
+    """Ask again with this as ``after`` for the next page; None on the last."""
 
 
 # -- blobs -----------------------------------------------------------------------------------------------------------

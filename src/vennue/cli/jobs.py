@@ -70,17 +70,17 @@ def submit(
 def jobs(*, remote: Remote = REMOTE) -> ExitCode:
     """List the jobs, oldest first, and why each is where it is."""
     with operator(remote) as server:
-        listed = server.get("/v1/jobs", protocol.JobList)
+        listed = server.jobs()
     if remote.json:
-        terminal.print_json(listed)
+        terminal.print_json({"jobs": listed})
         return ExitCode.OK
-    if not listed.jobs:
+    if not listed:
         terminal.output().print("no jobs yet: `vennue submit job.yaml` makes one", markup=False)
         return ExitCode.OK
     shown = terminal.table(
         "job", "name", "state", "rounds", "devices", "lasted", "why", numbers=("rounds", "devices", "lasted")
     )
-    for job in listed.jobs:
+    for job in listed:
         shown.add_row(
             job.id, escape(job.spec.name), _state(job.state), _rounds(job), _devices(job.open_round),
             duration(_age_s(job)), escape(job.reason.text),

@@ -46,7 +46,7 @@ def plan(*, remote: Remote = REMOTE) -> ExitCode:
     """Show the plan in force: for each region of the Venn diagram, the jobs that its devices serve, first to last."""
     with operator(remote) as server:
         view = server.get("/v1/plan", protocol.PlanView)
-        names = {job.id: job.spec.name for job in server.get("/v1/jobs", protocol.JobList).jobs}
+        names = {job.id: job.spec.name for job in server.jobs()}
     if remote.json:
         terminal.print_json(view)
         return ExitCode.OK

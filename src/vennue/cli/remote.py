@@ -8,19 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 from cyclopts import Parameter
 
 from vennue.core.errors import NotFound, Unavailable
 from vennue.core.ids import Digest
+from vennue.protocol import JobList, JobView
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
 
 DEFAULT_SERVER = "http://127.0.0.1:8765"
 """Where ``vennue serve`` listens when it is told nothing else."""
 
+_PAGE = 500
 _LISTED = "`vennue jobs` lists them"
 
 T = TypeVar("T")
@@ -57,6 +59,17 @@ class Operator:
         """``POST`` a message; ``idempotency_key="…"`` becomes that header."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return blocking(self._wire.call("POST", path, answer, body=body, headers=named))
+
+    def jobs(self) -> list[JobView]:
+        """All jobs, oldest first, page by page."""
+        listed: list[JobView] = []
+        query: dict[str, str | int] = {"limit": _PAGE}
+        while True:
+            page = self.get(f"/v1/jobs?{urlencode(query)}", JobList)
+            listed += page.jobs
+            if page.next is None:
+                return listed
+            query["after"] = page.next
 
     def store(self, data: bytes) -> Digest:
         """Upload a blob, unless the server has it; its digest."""

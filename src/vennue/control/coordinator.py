@@ -7,6 +7,7 @@ is answered, and whoever asks is shown what is durable.
 import asyncio
 import functools
 import hashlib
+import itertools
 import logging
 import re
 import secrets
@@ -44,7 +45,17 @@ from vennue.core.ids import Digest, JobId
 from vennue.core.job import Job, JobSpec, Setting
 from vennue.core.plan import Planner
 from vennue.policies import get_policy
-from vennue.protocol import Explanation, JobView, Managed, PlanHistory, PlanView, PoolSnapshot, PoolView, RoundView
+from vennue.protocol import (
+    Explanation,
+    JobList,
+    JobView,
+    Managed,
+    PlanHistory,
+    PlanView,
+    PoolSnapshot,
+    PoolView,
+    RoundView,
+)
 from vennue.state.ledger import CommitRecord, KeyRecord, Ledger
 from vennue.updates.plan import RoundPlan
 
@@ -178,13 +189,23 @@ class Coordinator(Shell):
         await self.settled()
         return explanation(self.pool, self.explainer(), self._known(id), self.now())
 
-    async def jobs(self) -> list[JobView]:
-        """All jobs, oldest first."""
+    async def jobs(self, limit: int, after: JobId | None = None) -> JobList:
+        """At most ``limit`` jobs, oldest first: the first ones, or those that came after this one.
+
+        Raises:
+            InvalidInput: there is no such job to come after.
+        """
         await self.settled()
-        now = self.now()
-        explainer = self.explainer()
-        late = self.endings.late
-        return [job_view(job, explainer, now, late_reports=late[job.id]) for job in self.pool.jobs.values()]
+        last = None if after is None else self.pool.jobs.get(after)
+        if after is not None and last is None:
+            raise InvalidInput(
+                "there is no such job", field="after", value=after[:80], fix="take the `next` of the page before"
+            )
+        arrival = -1 if last is None else last.arrival
+        page = list(itertools.islice((job for job in self.pool.jobs.values() if job.arrival > arrival), limit + 1))
+        now, explainer, late = self.now(), self.explainer(), self.endings.late
+        views = [job_view(job, explainer, now, late_reports=late[job.id]) for job in page[:limit]]
+        return JobList(jobs=views, next=page[limit - 1].id if len(page) > limit else None)
 
     async def round(self, id: JobId, round_number: int, wait_s: float = 0.0) -> RoundView:
         """A round's latest attempt. While the round is open, wait for it up to ``wait_s`` seconds.

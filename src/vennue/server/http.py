@@ -199,6 +199,13 @@ class Request:
         values = self._query.get(name)
         return values[-1] if values else None
 
+    def whole_number(self, name: str, default: int, *, least: int, most: int) -> int:
+        """As `number`, without a fraction."""
+        value = self.number(name, default, least=least, most=most)
+        if not value.is_integer():
+            raise InvalidInput(f"must be a whole number, got {value:g}", field=name, value=value)
+        return int(value)
+
     def number(self, name: str, default: float, *, least: float, most: float) -> float:
         """A numeric query parameter.
 
@@ -207,7 +214,7 @@ class Request:
         """
         text = self.query(name)
         if text is None:
-            return default
+            return float(default)
         try:
             value = float(text)
         except ValueError:

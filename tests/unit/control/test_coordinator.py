@@ -52,7 +52,7 @@ async def test_one_key_and_body_make_one_job(rig):
     views = [await rig.coordinator.submit(SPEC, "k-1") for _ in range(3)]
     assert [is_new for _, is_new in views] == [True, False, False]
     assert len({view.id for view, _ in views}) == 1
-    assert len(await rig.coordinator.jobs()) == 1
+    assert len((await rig.coordinator.jobs(10)).jobs) == 1
 
 
 async def test_one_key_sent_twice_at_once_makes_one_job(rig):
@@ -66,7 +66,7 @@ async def test_a_key_with_another_body_is_refused_and_names_the_job_it_made(rig)
     view, _ = await rig.coordinator.submit(SPEC, "k-1")
     with pytest.raises(Conflict, match=view.id):
         await rig.coordinator.submit(JobSpec(name="other", demand=2), "k-1")
-    assert len(await rig.coordinator.jobs()) == 1
+    assert len((await rig.coordinator.jobs(10)).jobs) == 1
 
 
 @pytest.mark.parametrize("key", ["", "é", "a\n", "x" * 201])
@@ -82,6 +82,20 @@ async def test_a_refused_spec_leaves_its_key_free(rig):
     view, is_new = await rig.coordinator.submit(SPEC, "k-1")
     assert is_new
     assert view.spec == SPEC
+
+
+async def test_jobs_are_listed_page_by_page_each_once_although_more_come_meanwhile(rig):
+    ids = [await rig.job(name=name) for name in "abcde"]
+    first = await rig.coordinator.jobs(2)
+    assert ([view.id for view in first.jobs], first.next) == (ids[:2], ids[1])
+    ids.append(await rig.job(name="f"))
+    second = await rig.coordinator.jobs(2, first.next)
+    third = await rig.coordinator.jobs(2, second.next)
+    assert [view.id for page in (first, second, third) for view in page.jobs] == ids
+    assert third.next is None
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.jobs(2, JobId("nobody's"))
+    assert caught.value.field == "after"
 
 
 async def test_many_jobs_submitted_at_once_share_transactions(rig):
@@ -441,7 +455,7 @@ async def test_when_the_ledger_fails_nothing_is_answered_as_done_and_the_reason_
     await failed(rig)
     assert rig.coordinator.failure is not None
     assert "disk is full" in rig.coordinator.failure
-    for call in (rig.coordinator.job(job), rig.coordinator.jobs(), rig.coordinator.cancel(job, "x")):
+    for call in (rig.coordinator.job(job), rig.coordinator.jobs(10), rig.coordinator.cancel(job, "x")):
         with pytest.raises(StorageError, match="disk is full"):
             await call
     with pytest.raises(StorageError, match="disk is full"):
@@ -455,7 +469,7 @@ async def test_when_the_ledger_works_again_the_pool_is_what_the_ledger_holds(rig
     await failed(rig)
     rig.ledger.failure = None
     await until(lambda: rig.coordinator.failure is None)
-    assert [view.id for view in await rig.coordinator.jobs()] == [job]
+    assert [view.id for view in (await rig.coordinator.jobs(10)).jobs] == [job]
     assert (await rig.coordinator.round(job, 1)).attempt == 1
     again, is_new = await rig.coordinator.submit(SPEC, "k-1")
     assert is_new

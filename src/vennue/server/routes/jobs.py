@@ -23,6 +23,9 @@ from vennue.server.routing import Parameter, Reply, Route
 from vennue.updates.blobs import check_digest
 
 MAX_ROUND: Final = 2**31
+PAGE: Final = 100
+MAX_PAGE: Final = 500
+"""Jobs on one page: it costs the event loop some tens of milliseconds."""
 
 _JOB: Final = Parameter(
     name="id", where="path", required=True, schema={"type": "string", "minLength": 1}, text="The job."
@@ -71,7 +74,21 @@ class JobRoutes:
             ),
             Route(
                 method="GET", path="/v1/jobs", handler=self.list, name="listJobs", tag="job",
-                text="All jobs, oldest first.", replies=(Reply(status=200, text="The jobs.", body=JobList),),
+                text="""The jobs, oldest first.
+
+                A page of them: as long as it has a `next`, there are more, which come with that as `after`.""",
+                parameters=(
+                    Parameter(
+                        name="limit", where="query",
+                        schema={"type": "integer", "minimum": 1, "maximum": MAX_PAGE, "default": PAGE},
+                        text="How many at most.",
+                    ),
+                    Parameter(
+                        name="after", where="query", schema={"type": "string", "minLength": 1},
+                        text="The job after which the page begins.",
+                    ),
+                ),
+                replies=(Reply(status=200, text="The jobs.", body=JobList),), problems=(422,),
             ),
             Route(
                 method="GET", path="/v1/jobs/{id}", handler=self.show, name="showJob",
@@ -124,7 +141,9 @@ class JobRoutes:
 
     async def list(self, request: Request) -> Answer:
         """``GET /v1/jobs``."""
-        return json_answer(JobList(jobs=await self._coordinator.jobs()))
+        limit = request.whole_number("limit", PAGE, least=1, most=MAX_PAGE)
+        after = request.query("after")
+        return json_answer(await self._coordinator.jobs(limit, None if after is None else JobId(after)))
 
     async def show(self, request: Request) -> Answer:
         """``GET /v1/jobs/{id}``."""
