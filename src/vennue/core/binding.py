@@ -14,7 +14,7 @@ from typing import cast
 
 from vennue.core.errors import Conflict, NotFound
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature, assignment_id, attempt_of
-from vennue.core.plan import EMPTY_PLAN, Offer, Plan, Request
+from vennue.core.plan import EMPTY_PLAN, Offer, Pick, Plan, Request
 from vennue.core.tenant import Tenant
 
 
@@ -228,8 +228,11 @@ class BindingTable:
         elif queue.epoch != self._epoch:
             queue.cursor = 0
             queue.epoch = self._epoch
-        if self._plan.choice == "uniform":
+        choice = self._plan.choice
+        if choice == "uniform":
             return self._bind_uniform(queue, device, signature, now, draw, declined)
+        if choice != "first":
+            return self._bind_picked(choice, queue, device, signature, now, draw, declined)
         if self._quotas:
             return self._bind_by_quota(queue, device, signature, now, response_s, declined)
         offers = queue.offers
@@ -383,6 +386,27 @@ class BindingTable:
                 borrowers.append(entry)
         choice = choice or borrowers
         return self._bind(choice[int(draw * len(choice))], device, signature, now) if choice else None
+
+    def _bind_picked(
+        self,
+        pick: Pick,
+        queue: _Queue,
+        device: DeviceId,
+        signature: Signature,
+        now: float,
+        draw: float,
+        declined: frozenset[JobId] | None,
+    ) -> Assignment | None:
+        """Bind to the one request that the device may serve, or to none if that one needs no device now."""
+        while self._extend(queue):
+            pass
+        entries = [entry for entry, _ in queue.offers if not declined or entry.request.job not in declined]
+        if not entries:
+            return None
+        entry = entries[pick(device, draw, [entry.request.job for entry in entries])]
+        tenant = entry.request.tenant
+        barred = tenant is not None and not tenant.quota.borrow and tenant.exhausted(now)
+        return None if barred or entry.request.needs <= 0 else self._bind(entry, device, signature, now)
 
     def _bind_by_quota(
         self,

@@ -317,7 +317,12 @@ class Auditor:
                 yield f"tenant {tenant.name} borrowed a device that attempt {request.attempt} could use"
 
     def _could_use(self, signature: Signature, declined: frozenset[JobId] | None) -> Iterator[Request]:
-        """The requests that need a device of the region, tiers aside: all, or else those that the plan lists for it."""
+        """The requests that need a device of the region, tiers aside: all, or else those that the plan lists for it.
+
+        None where each device may serve one job only.
+        """
+        if callable(self.pool.plan().choice):
+            return
         listed = {offer.attempt: offer.tier is not None for offer in self.pool.plan().offers(signature)}
         for request in self.pool.table.requests():
             is_tiered = listed.get(request.attempt, not self.work_conserving)

@@ -8,18 +8,22 @@ plan costs what its regions in use cost, and a region that appears after the pla
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Literal, Protocol
 
 import msgspec
 
-from vennue.core.ids import AttemptId, JobId, Signature
+from vennue.core.ids import AttemptId, DeviceId, JobId, Signature
 from vennue.core.profile import ResponseProfile
 from vennue.core.tenant import Tenant
 
 Choice = Literal["first", "uniform"]
 """How a check-in picks among its region's offers: the first that needs a device, or one uniformly at random."""
+
+Pick = Callable[[DeviceId, float, Sequence[JobId]], int]
+"""Settles which one job a device may serve, whether or not that job needs devices at the moment: given the device, a
+draw that is uniform in [0, 1) and the jobs that its region's offers are for (at least one), the job's index."""
 
 
 class Tier(msgspec.Struct, frozen=True):
@@ -143,6 +147,8 @@ class PoolView(msgspec.Struct, frozen=True):
     """Recent check-ins, a sample: the device's expected response time in seconds, ascending, and its region."""
     profiles: Mapping[JobId, ResponseProfile] = {}
     """What each job's earlier rounds and reports have taught."""
+    everyone: Sequence[Request] = ()
+    """All open requests, those too that need no device now, in the order in which they opened."""
 
 
 class Plan:
@@ -156,7 +162,7 @@ class Plan:
         queues: ``(bit, offers)`` pairs, best first, where ``bit`` is the requirement's.
         owners: the index in ``queues`` of the queue that comes first in a region, for regions that have an owner.
         urgent: how many of the first queues precede even a region's owner.
-        choice: how a check-in picks among the offers.
+        choice: how a check-in picks among the offers. With a `Pick` they may be for requests that need no device.
         until: pool time in seconds at which the plan goes out of date by itself, though nothing has happened.
     """
 
@@ -168,18 +174,18 @@ class Plan:
         owners: Mapping[Signature, int] | None = None,
         *,
         urgent: int = 0,
-        choice: Choice = "first",
+        choice: Choice | Pick = "first",
         until: float = math.inf,
     ) -> None:
         self._queues = queues
         self._owners = owners or {}
         self._urgent = urgent
         self._made: dict[Signature, tuple[Offer, ...]] = {}
-        self.choice: Choice = choice
+        self.choice: Choice | Pick = choice
         self.until = until
 
     @classmethod
-    def ordered(cls, requests: Iterable[Request], *, choice: Choice = "first") -> "Plan":
+    def ordered(cls, requests: Iterable[Request], *, choice: Choice | Pick = "first") -> "Plan":
         """The plan of every policy that ranks requests alike in all regions."""
         return cls([(r.bit, (r.offer,)) for r in requests], choice=choice)
 

@@ -121,9 +121,10 @@ class Planning:
         """Put a new plan in force, unless the last one is too recent. What to tell when the policy failed."""
         if now - self._planned_at < self._interval_s:
             return None
-        requests = [request for request in self._table.requests() if request.needs > 0]
+        everyone = self._table.requests()
+        requests = [request for request in everyone if request.needs > 0]
         rates = self._supply.region_rates(self._registry, now)
-        view = PoolView(now, requests, rates, self._supply.rates_version)
+        view = PoolView(now, requests, rates, self._supply.rates_version, everyone=everyone)
         if self.learns:
             registry = self._registry
             capabilities = self.learned.capabilities.by_capability(registry.signature, registry.version)

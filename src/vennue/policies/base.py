@@ -45,6 +45,10 @@ class Policy(ABC):
     Parameters: ClassVar[type[PolicyParameters]] = PolicyParameters
     choice: ClassVar[Choice] = "first"
     """How a check-in picks among the requests that its region's order lists."""
+    work_conserving: ClassVar[bool] = True
+    """Whether a device is bound whenever a request that its region's order lists needs one, tiers aside."""
+    sees_everyone: ClassVar[bool] = False
+    """Whether the policy uses the view's ``everyone``. The compiled simulator does not have it."""
 
     learns = False
     """Whether the policy uses the view's ``capabilities`` and ``profiles``, so that the pool gathers them."""

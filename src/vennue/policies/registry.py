@@ -15,6 +15,7 @@ from vennue.policies.base import Policy, nearest
 from vennue.policies.fifo import Fifo
 from vennue.policies.las import Las
 from vennue.policies.matching import FifoMatch
+from vennue.policies.partition import ClientRandom, StaticPartition
 from vennue.policies.random_ import Random, RandomOrder
 from vennue.policies.srsf import Srsf, SrsfJob
 from vennue.policies.venn import Venn, VennSched
@@ -24,7 +25,20 @@ ENTRY_POINT_GROUP = "vennue.policies"
 P = TypeVar("P", bound=type[Policy])
 
 _BUILT_IN: dict[str, type[Policy]] = {
-    policy.name: policy for policy in (Random, RandomOrder, Fifo, Srsf, SrsfJob, Las, VennSched, FifoMatch, Venn)
+    policy.name: policy
+    for policy in (
+        Random,
+        RandomOrder,
+        Fifo,
+        Srsf,
+        SrsfJob,
+        Las,
+        VennSched,
+        FifoMatch,
+        Venn,
+        StaticPartition,
+        ClientRandom,
+    )
 }
 _registered: dict[str, type[Policy]] = {}
 

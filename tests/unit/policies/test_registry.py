@@ -48,7 +48,7 @@ def installs(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setattr(registry, "entry_points", entry_points)
 
 
-def test_the_policies_of_the_specification_are_built_in():
+def test_the_policies_of_the_specification_and_the_baselines_of_the_papers_are_built_in():
     assert available() == [
         "random",
         "random-order",
@@ -59,6 +59,8 @@ def test_the_policies_of_the_specification_are_built_in():
         "venn-sched",
         "fifo-match",
         "venn",
+        "static-partition",
+        "client-random",
     ]
 
 

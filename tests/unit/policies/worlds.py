@@ -46,7 +46,7 @@ def view(
     """A view with these requests; by default one region that meets every requirement, at one check-in per second."""
     if rates is None:
         rates = {region(*{r.bit for r in requests}): 1.0}
-    return PoolView(now, requests, rates, **fields)
+    return PoolView(now, requests, rates, **{"everyone": requests} | fields)
 
 
 def jobs(plan: Plan, signature: Signature) -> str:
@@ -64,7 +64,7 @@ def history(rng: random.Random) -> Iterator[PoolView]:
         for r in requests:
             for _ in range(rng.choice([0, 0, 0, 1, 5])):
                 r.live[f"{r.attempt}.{len(r.live)}"] = object()
-        requests = [r for r in requests if r.needs > 0 and rng.random() < 0.9] if rng.random() < 0.9 else []
+        requests = [r for r in requests if rng.random() < (0.9 if r.needs else 0.5)] if rng.random() < 0.9 else []
         for _ in range(rng.choice([0, 1, 2, 4])):
             made = _some_request(rng, rng.choice(bits), step, len(requests))
             requests.append(made)
@@ -73,7 +73,8 @@ def history(rng: random.Random) -> Iterator[PoolView]:
         if rng.random() < 0.2:
             rates = _rates(rng, bits)
         capabilities = sorted((rng.expovariate(0.02), rng.choice([*rates, region()])) for _ in range(60))
-        yield PoolView(60.0 * step, list(requests), rates, step, capabilities, dict(profiles))
+        needy = [r for r in requests if r.needs > 0]
+        yield PoolView(60.0 * step, needy, rates, step, capabilities, dict(profiles), list(requests))
 
 
 def _rates(rng: random.Random, bits: Sequence[int]) -> dict[Signature, float]:
