@@ -51,11 +51,7 @@ class OpeningOrder(Policy):
         return Plan([(r.bit, (offer,)) for r, offer in zip(view.requests, offers, strict=True)])
 
 
-SHIPPED = [
-    name
-    for name in available()
-    if type(get_policy(name)).__module__.startswith("vennue.") and not get_policy(name).sees_everyone
-]
+SHIPPED = [name for name in available() if type(get_policy(name)).__module__.startswith("vennue.")]
 POLICIES = [*(name for name in SHIPPED if not get_policy(name).learns), LongestWait, OpeningOrder]
 
 

@@ -16,6 +16,7 @@ from typing import Final
 
 import msgspec
 
+from vennue.control.distribution import Distribution
 from vennue.control.uploads import Uploads
 from vennue.core.errors import InvalidInput, InvalidModel, NotFound, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
@@ -27,6 +28,7 @@ from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
 from vennue.updates.sums import Partial, Receipt
 from vennue.updates.tombstones import Tombstones
+from vennue.updates.variants import Variants
 
 log = logging.getLogger("vennue.control")
 
@@ -73,6 +75,7 @@ class DataPlane:
         receipts: the directory where the receipts of closed rounds are kept; beside the spool by default.
         max_uploads: models and reports being received at once.
         durable: whether an acknowledged report survives a power loss, not only a crash of the process.
+        variants: other forms of models, for devices that ask for them.
     """
 
     def __init__(
@@ -83,8 +86,10 @@ class DataPlane:
         receipts: Path | None = None,
         max_uploads: int = 1024,
         durable: bool = False,
+        variants: Variants | None = None,
     ) -> None:
         self.blobs = blobs
+        self.distribution = Distribution(blobs, variants)
         self.uploads = Uploads(max_uploads)
         self._refused_bytes = 0
         self._spool = spool
@@ -328,10 +333,11 @@ class DataPlane:
             InvalidInput: it is not a digest, or (`InvalidModel`) not such a model.
         """
         if digest in self._checked:
-            if self.blobs.exists(digest):
+            if self.blobs.touch(digest):
                 return
             del self._checked[digest]
         try:
+            self.blobs.touch(digest)  # it is about to be needed: no garbage
             layout = await self.uploads.in_thread(lambda: check_model(self.blobs.path(digest)))
         except NotFound:
             raise NotFound(

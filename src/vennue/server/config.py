@@ -43,6 +43,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """When the server's event loop comes later than this, check-ins are told to come back, unread."""
     record_bytes: int = GIB
     """The most that recordings of check-ins take; the oldest go first."""
+    variant_bytes: int = 4 * GIB
+    """How much of the disk other forms of models (compressed, deltas, rounded) may take; a cache."""
     uploads: int = 1024
     """Reports and models being received at once; more are told to come back."""
     least_bytes_per_s: float = 1024.0
@@ -112,6 +114,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """At a stop, how long requests and commits in flight may take."""
     record_dir: Path | None = None
     """Where to record check-ins for replays: kinds of devices and times, no device. By default nowhere."""
+    disk_quota_bytes: int | None = None
+    """How much of the disk models, and uploads of them, may take; no bound by default."""
     durable_blobs: bool = True
     """Whether models and aggregates survive a power loss, and not only a crash of the process."""
     durable_reports: bool = False

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from vennue.control.distribution import Distribution
 from vennue.control.leaf import Leaf, PassOn
 from vennue.core.errors import NotFound
 from vennue.protocol import Health
@@ -25,7 +26,7 @@ from vennue.server.routes.leaves import LeafRoutes
 from vennue.server.routes.operators import METRICS_TYPE
 from vennue.server.routing import TEXT, Reply, Route
 from vennue.server.upstream import HttpUpstream
-from vennue.updates.blobs import BlobStore, check_digest
+from vennue.updates.blobs import check_digest
 
 _COUNTERS = {
     "reports": "Reports that were acknowledged, here or at leaves below",
@@ -44,14 +45,21 @@ class LeafApp(Application):
     Args:
         leaf: started.
         upstream: the root, or the leaf above.
-        blobs: where models are.
+        distribution: where models are, and their other forms.
         limits: on what a caller may send.
         version: of the program.
         leaf_key: what leaves below must show.
     """
 
     def __init__(
-        self, leaf: Leaf, upstream: HttpUpstream, blobs: BlobStore, limits: Limits, version: str, *, leaf_key: str
+        self,
+        leaf: Leaf,
+        upstream: HttpUpstream,
+        distribution: Distribution,
+        limits: Limits,
+        version: str,
+        *,
+        leaf_key: str,
     ) -> None:
         super().__init__(limits)
         self._leaf = leaf
@@ -59,7 +67,7 @@ class LeafApp(Application):
         operator = _OperatorRoutes(leaf, upstream, self.responses, version)
         routes = [
             *_DeviceRoutes(leaf, upstream, limits).routes(),
-            *_BlobRoutes(upstream, blobs, limits).routes(),
+            *_BlobRoutes(upstream, distribution, limits).routes(),
             *LeafRoutes(leaf, limits.blob_bytes, leaf_key).routes(),
             *operator.routes(),
         ]
@@ -106,8 +114,8 @@ class _DeviceRoutes(DeviceRoutes):
 class _BlobRoutes(BlobRoutes):
     """Models, fetched when they are first asked for."""
 
-    def __init__(self, upstream: HttpUpstream, blobs: BlobStore, limits: Limits) -> None:
-        super().__init__(blobs, limits)
+    def __init__(self, upstream: HttpUpstream, distribution: Distribution, limits: Limits) -> None:
+        super().__init__(distribution, limits)
         self._upstream = upstream
 
     def routes(self) -> list[Route]:

@@ -27,6 +27,7 @@ from vennue.control.branch import Flush
 from vennue.control.clock import Clock, pool_clock
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
+from vennue.control.distribution import Distribution
 from vennue.control.leaf import Leaf
 from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
@@ -43,6 +44,7 @@ from vennue.state.directory import DataDirectory
 from vennue.state.ledger import Ledger, SqlLedger
 from vennue.updates.blobs import BlobStore, DirectoryBlobs
 from vennue.updates.strategies import load_strategies
+from vennue.updates.variants import Variants
 
 log = logging.getLogger("vennue.server")
 
@@ -76,7 +78,12 @@ async def serve(
     async with AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(config.host, config.port))
         directory = stack.enter_context(DataDirectory(config.data_dir))
-        blobs = DirectoryBlobs(directory.blobs, max_blob_bytes=config.limits.blob_bytes, durable=config.durable_blobs)
+        blobs = DirectoryBlobs(
+            directory.blobs,
+            max_blob_bytes=config.limits.blob_bytes,
+            quota_bytes=config.disk_quota_bytes if config.role == "root" else config.leaf.cache_bytes,
+            durable=config.durable_blobs,
+        )
         start = _leaf if config.role == "leaf" else _root
         app, announce_stop = await start(config, directory, blobs, stack)
         url = _url(listener)
@@ -100,6 +107,7 @@ def assemble(
     blobs: BlobStore,
     spool: Path,
     *,
+    variants: Variants | None = None,
     make_clock: Callable[[float], Clock] = pool_clock,
     new_suffix: Callable[[], str] | None = None,
 ) -> Coordinator:
@@ -110,6 +118,7 @@ def assemble(
         ledger: where promises are kept.
         blobs: where models are.
         spool: the directory of reports.
+        variants: other forms of models.
         make_clock: as the coordinator's.
         new_suffix: as the coordinator's.
 
@@ -120,7 +129,7 @@ def assemble(
         load_policies(path)
     return Coordinator(
         ledger,
-        DataPlane(blobs, spool, max_uploads=config.limits.uploads, durable=config.durable_reports),
+        DataPlane(blobs, spool, max_uploads=config.limits.uploads, durable=config.durable_reports, variants=variants),
         get_policy(config.policy, **config.parameters),
         policy=config.policy,
         parameters=config.parameters,
@@ -143,7 +152,8 @@ async def _root(
     config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
 ) -> tuple[Application, Callable[[], None]]:
     """The whole pool; and what announces the stop."""
-    coordinator = assemble(config, SqlLedger.at(directory.ledger), blobs, directory.spool)
+    variants = _variants(config, directory, blobs)
+    coordinator = assemble(config, SqlLedger.at(directory.ledger), blobs, directory.spool, variants=variants)
     await stack.enter_async_context(_started(coordinator, config.drain_s))
     recorder = None
     if config.record_dir is not None:
@@ -179,8 +189,13 @@ async def _leaf(
         durable=config.durable_reports,
     )
     await stack.enter_async_context(_started(leaf, config.drain_s))
-    app = LeafApp(leaf, upstream, blobs, config.limits, version("vennue"), leaf_key=config.leaf_key)
+    distribution = Distribution(blobs, _variants(config, directory, blobs))
+    app = LeafApp(leaf, upstream, distribution, config.limits, version("vennue"), leaf_key=config.leaf_key)
     return app, leaf.announce_stop
+
+
+def _variants(config: ServerConfig, directory: DataDirectory, blobs: BlobStore) -> Variants:
+    return Variants(directory.path / "variants", blobs, max_bytes=config.limits.variant_bytes)
 
 
 def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> int:

@@ -137,8 +137,6 @@ def _beyond_kernel(world: World, planner: Planner) -> str | None:
         return "check-ins that wait for one another"
     if any(job.spec.overcommit == "auto" for job in world.jobs):
         return 'overcommit "auto"'
-    if getattr(planner, "sees_everyone", False):
-        return "policies that look at requests which need no device"
     if getattr(planner, "learns", False):
         return "policies that learn from reports"
     return None

@@ -98,7 +98,8 @@ def _without_sign(difference: npt.NDArray[Any]) -> npt.NDArray[Any]:
     width = difference.itemsize
     sign = (difference.view(f"<i{width}") >> (8 * width - 1)).view(difference.dtype)
     doubled: npt.NDArray[Any] = difference << 1
-    return np.bitwise_xor(doubled, sign, out=doubled)
+    doubled ^= sign
+    return doubled
 
 
 def _with_sign(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -108,7 +109,8 @@ def _with_sign(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _sorted_by_significance(numbers: npt.NDArray[Any]) -> bytes:
-    return numbers.view(np.uint8).reshape(-1, numbers.itemsize).T.tobytes()
+    octets: npt.NDArray[np.uint8] = numbers.view(np.uint8).reshape(-1, numbers.itemsize)
+    return octets.T.tobytes()
 
 
 def _by_number(block: npt.NDArray[np.uint8], width: int) -> npt.NDArray[Any]:

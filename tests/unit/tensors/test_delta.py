@@ -50,7 +50,7 @@ def test_the_chunks_in_which_a_delta_arrives_do_not_matter():
     random = np.random.default_rng(0)
     size = DELTA_BLOCK_BYTES // 4 + 1000
     base, model = (
-        save({"w": random.normal(size=size).astype(np.float32), "v": np.float16(random.normal(size=3))})
+        save({"w": random.normal(size=size).astype(np.float32), "v": random.normal(size=3).astype(np.float16)})
         for _ in range(2)
     )
     whole = b"".join(blocks(base, model))

@@ -5,7 +5,7 @@ import pytest
 
 from vennue.core.errors import InvalidModel
 from vennue.tensors.codecs import BLOCK_ELEMENTS
-from vennue.tensors.model import HeldModel, load, save
+from vennue.tensors.model import Array, HeldModel, load, save
 from vennue.tensors.rounded import ROUNDINGS, unrounded, write_rounded
 
 
@@ -15,16 +15,16 @@ def rounded(tmp_path):
         path = tmp_path / rounding
         with path.open("wb") as file:
             write_rounded(HeldModel(model), rounding, file.fileno())
-        return path.read_bytes()
+        return bytes(path.read_bytes())
 
     return make
 
 
-MODEL = {
+MODEL: dict[str, Array] = {
     "dense": np.linspace(-1, 1, 2 * BLOCK_ELEMENTS + 300, dtype=np.float32),
     "wide": np.linspace(0, 3, 1000).reshape(10, 100),
     "half": np.linspace(-2, 2, 77).astype(np.float16),
-    "scalar": np.float32(0.5),
+    "scalar": np.array(0.5, np.float32),
     "empty": np.zeros((0, 4), np.float32),
     "steps": np.array([7, 2**40], np.int64),
     "mask": np.array([True, False]),

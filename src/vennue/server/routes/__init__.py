@@ -27,7 +27,7 @@ def all_routes(
     routes = [
         *RootDeviceRoutes(selector, limits).routes(),
         *JobRoutes(coordinator, limits).routes(),
-        *BlobRoutes(coordinator.data.blobs, limits, coordinator.data.store).routes(),
+        *BlobRoutes(coordinator.data.distribution, limits, coordinator.data.store).routes(),
         *LeafRoutes(Leaves(coordinator), limits.blob_bytes, leaf_key).routes(),
         *operators.routes(),
     ]

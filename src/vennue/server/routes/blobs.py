@@ -3,18 +3,20 @@
 Any HTTP cache in front just works: strong ETags, one range at a time (RFC 9110, section 14), ``immutable``.
 """
 
+import base64
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
-from vennue.core.errors import NotFound
+from vennue.control.distribution import Distribution
 from vennue.core.ids import Digest
-from vennue.protocol import BlobReceipt
+from vennue.protocol import DELTA_TYPE, VARIANT_HEADER, BlobReceipt
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Headers, Request, content_length, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
-from vennue.updates.blobs import BlobStore, check_digest
+from vennue.tensors.rounded import ROUNDINGS
+from vennue.updates.blobs import check_digest
 
 _RANGE: Final = re.compile(r"bytes=(?P<first>\d*)-(?P<last>\d*)")
 _DIGEST: Final = Parameter(
@@ -31,13 +33,14 @@ class BlobRoutes:
     """Handlers for blobs.
 
     Args:
-        blobs: where they are.
+        distribution: where they are, and their other forms.
         limits: on what a caller may send.
         store: how an upload is stored; without it, none is taken.
     """
 
-    def __init__(self, blobs: BlobStore, limits: Limits, store: Store | None = None) -> None:
-        self._blobs = blobs
+    def __init__(self, distribution: Distribution, limits: Limits, store: Store | None = None) -> None:
+        self._distribution = distribution
+        self._blobs = distribution.blobs
         self._limits = limits
         self._store = store
 
@@ -47,6 +50,22 @@ class BlobRoutes:
         reading = (
             _DIGEST,
             Parameter(name="Range", where="header", schema={"type": "string"}, text="One range, as in `bytes=1000-`."),
+            Parameter(
+                name="Accept-Encoding", where="header", schema={"type": "string"}, text="`zstd` for less on the wire."
+            ),
+            Parameter(
+                name="from",
+                where="query",
+                schema={"type": "string", "pattern": "^[0-9a-f]{64}$"},
+                text="""The SHA-256 of a model that the caller has. Who accepts `zstd`, too, may get the delta from it,
+                which says so in `Vennue-Variant`; whatever does not make it shorter is passed over.""",
+            ),
+            Parameter(
+                name="rounding",
+                where="query",
+                schema={"type": "string", "enum": list(ROUNDINGS)},
+                text="How to round the model. One that cannot be rounded is sent as it is, without `Vennue-Variant`.",
+            ),
             Parameter(name="If-None-Match", where="header", schema={"type": "string"}, text="ETags at hand."),
             Parameter(
                 name="If-Range", where="header", schema={"type": "string"}, text="Apply `Range` to this ETag only."
@@ -90,35 +109,55 @@ class BlobRoutes:
         digest = check_digest(request.params["sha256"])
         limit = self._limits.blob_bytes
         announced = content_length(request.scope, limit)
-        try:
-            size_bytes = self._blobs.size(digest)
-        except NotFound:
-            size_bytes = await self._store(digest, request.chunks(limit), announced)
-            return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
-        return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes))
+        if self._blobs.touch(digest):
+            return json_answer(BlobReceipt(sha256=digest, size_bytes=self._blobs.size(digest)))
+        size_bytes = await self._store(digest, request.chunks(limit), announced)
+        return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
 
     async def get(self, request: Request) -> Answer:
         """``GET /v1/blobs/{sha256}`` and HEAD."""
         digest = check_digest(request.params["sha256"])
-        path = self._blobs.path(digest)
-        size = path.stat().st_size
-        etag = f'"{digest}"'
+        chosen = await self._distribution.choose(
+            digest,
+            zstd=accepts_zstd(request.header("accept-encoding")),
+            base=request.query("from"),
+            rounding=request.query("rounding"),
+        )
+        size = chosen.size_bytes
+        etag = f'"{chosen.sha256}"'
         headers: Headers = [
-            ("content-type", "application/octet-stream"),
             ("etag", etag),
             ("cache-control", "public, max-age=31536000, immutable"),
-            ("accept-ranges", "bytes"),
+            ("vary", "accept-encoding"),
         ]
         if _lists(request.header("if-none-match"), etag):
-            return Answer(status=304, headers=headers[1:])
+            return Answer(status=304, headers=headers)
+        headers += [
+            ("content-type", DELTA_TYPE if chosen.variant == "delta" else "application/octet-stream"),
+            ("accept-ranges", "bytes"),
+            ("repr-digest", f"sha-256=:{base64.b64encode(bytes.fromhex(chosen.sha256)).decode()}:"),
+        ]
+        if chosen.encoding is not None:
+            headers.append(("content-encoding", chosen.encoding))
+        if chosen.variant is not None:
+            headers.append((VARIANT_HEADER.lower(), chosen.variant))
         if_range = request.header("if-range")
         wanted = request.header("range") if if_range is None or if_range.strip() == etag else None
         span = None if wanted is None else _span(wanted, size, digest)
         if span is None:
-            return Answer(headers=headers, file=path, start=0, stop=size)
+            return Answer(headers=headers, file=chosen.path, start=0, stop=size)
         start, stop = span
         headers.append(("content-range", f"bytes {start}-{stop - 1}/{size}"))
-        return Answer(status=206, headers=headers, file=path, start=start, stop=stop)
+        return Answer(status=206, headers=headers, file=chosen.path, start=start, stop=stop)
+
+
+def accepts_zstd(header: str | None) -> bool:
+    """Whether an ``Accept-Encoding`` header names zstd, and not with a weight of 0 (RFC 9110, section 12.5.3)."""
+    for item in (header or "").split(","):
+        name, _, weight = item.replace(" ", "").lower().partition(";")
+        if name == "zstd":
+            return not re.fullmatch(r"q=0(\.0*)?", weight)
+    return False
 
 
 def _lists(header: str | None, etag: str) -> bool:
