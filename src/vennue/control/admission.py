@@ -6,7 +6,9 @@ per check-in here, so the bound is generous: what is refused could not have run.
 that would rather wait is let in; `Explainer` flags it for as long as the same numbers say that it cannot run.
 """
 
+import functools
 import math
+import operator
 
 import msgspec
 
@@ -37,10 +39,15 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 def outlook(pool: Pool, spec: JobSpec, requirement: Requirement, now: float) -> Outlook:
     """The job's outlook in the pool as it is."""
     limit_s = spec.round_limit_s if spec.deadline_s is None else spec.deadline_s
-    eligible, rate_per_s = pool.supply.eligible(requirement, now)
-    shared = 0
-    for profile in eligible:
-        shared |= pool.registry.signature(profile)
+    bit = pool.registry.bit(requirement)
+    if bit is None:
+        eligible, rate_per_s = pool.supply.eligible(requirement, now)
+        regions = {pool.registry.signature(profile) for profile in eligible}
+    else:  # it is known which regions meet it, so that the thousandth job of its kind costs next to nothing
+        rates = pool.supply.region_rates(pool.registry, now)
+        regions = {signature for signature in rates if signature >> bit & 1}
+        rate_per_s = sum(rates[signature] for signature in regions)
+    shared = functools.reduce(operator.or_, regions, 0)
     return Outlook(
         least=spec.goal,
         limit_s=limit_s,
@@ -50,7 +57,7 @@ def outlook(pool: Pool, spec: JobSpec, requirement: Requirement, now: float) -> 
     )
 
 
-def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> Outlook:
+def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float, requirement: Requirement | None = None) -> Outlook:
     """Let a job in.
 
     Args:
@@ -58,12 +65,14 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float) -> Outlook:
         spec: what it asks for.
         now: pool time, seconds.
         window_s: for how long check-ins must have been counted; at most the supply's own window.
+        requirement: the job's, if the spec was checked already.
 
     Raises:
         Infeasible: even the whole eligible supply, or the tenant's quota, would not do.
         InvalidInput: the spec makes no sense in itself.
     """
-    requirement, _ = spec.check(pool.schema)
+    if requirement is None:
+        requirement, _ = spec.check(pool.schema)
     RoundPlan.of(spec)
     seen = outlook(pool, spec, requirement, now)
     if spec.if_infeasible == "refuse":

@@ -20,6 +20,7 @@ from vennue.control.admission import admit
 from vennue.control.dataplane import DataPlane
 from vennue.control.explain import STALL_GRACE_S, Explainer
 from vennue.control.explanation import explanation
+from vennue.control.foresight import foreseen
 from vennue.control.managed import ManagedJobs, check_managed
 from vennue.control.notes import PolicyChoice, note_policy
 from vennue.control.shell import Shell, ShellOptions
@@ -119,18 +120,21 @@ class Coordinator(Shell):
             await self.data.check_model(Digest(managed.model))
         asked = msgspec.json.encode(spec) + (b"" if managed is None else msgspec.json.encode(managed))
         fingerprint = hashlib.sha256(asked).hexdigest()
-        earlier = None if key is None else self._keys.get(key)
-        if earlier is not None:
-            if earlier.fingerprint != fingerprint:
-                raise Conflict(
-                    f"this key made job {earlier.job} from another description",
-                    field="Idempotency-Key",
-                    value=key,
-                    fix="use a new key for a new job",
-                )
-            return await self.job(earlier.job), False
-        seen = admit(self.pool, spec, self.now(), window_s=self._admission_window_s)
-        job: Job = self.apply(SubmitJob(self._new_id(spec.name), spec))
+        requirement, _ = spec.check(self.pool.schema)
+        async with foreseen(self.pool, requirement, self.now()):
+            earlier = None if key is None else self._keys.get(key)
+            if earlier is not None:
+                if earlier.fingerprint != fingerprint:
+                    raise Conflict(
+                        f"this key made job {earlier.job} from another description",
+                        field="Idempotency-Key",
+                        value=key,
+                        fix="use a new key for a new job",
+                    )
+                return await self.job(earlier.job), False
+            now = self.now()
+            seen = admit(self.pool, spec, now, window_s=self._admission_window_s, requirement=requirement)
+            job: Job = self.apply(SubmitJob(self._new_id(spec.name), spec))
         log.info("job %s is let in: %s", job.id, seen)
         if key is not None:
             self._keys[key] = KeyRecord(key=key, fingerprint=fingerprint, job=job.id)

@@ -7,6 +7,8 @@ of a profile seen before is one dictionary lookup, however many requirements the
 evaluation for each profile that checks in again, when it does. Memory is bounded, whatever devices send.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import heappop, heappush
 
 import msgspec
@@ -38,6 +40,7 @@ class RequirementRegistry:
         self._free: list[int] = []
         self._registered: dict[int, tuple[Requirement, int]] = {}  # bit → requirement, version that brought it; by age
         self._in_use = 0
+        self._considered: dict[Requirement, Requirement] = {}
         self._signatures: dict[Profile, Signature] = {}  # of this version
         self._evaluated: dict[Profile, tuple[int, int]] = {}  # signature and the version it was right for
         self._profiles: dict[bytes, Profile] = {}
@@ -46,6 +49,7 @@ class RequirementRegistry:
         """Count one more user of the requirement and return its bit, the same for equal requirements."""
         bit = self._bits.get(requirement)
         if bit is None:
+            requirement = self._considered.get(requirement, requirement)
             bit = heappop(self._free) if self._free else len(self._bits)
             self._bits[requirement] = bit
             self._users[bit] = 0
@@ -55,6 +59,19 @@ class RequirementRegistry:
             self._registered[bit] = requirement, self.version
         self._users[bit] += 1
         return bit
+
+    def bit(self, requirement: Requirement) -> int | None:
+        """The bit of an equal requirement, if one is registered."""
+        return self._bits.get(requirement)
+
+    @contextmanager
+    def considering(self, requirement: Requirement) -> Iterator[None]:
+        """Meanwhile, if an equal requirement is registered, take this one, whose answers may have been foreseen."""
+        self._considered[requirement] = requirement
+        try:
+            yield
+        finally:
+            self._considered.pop(requirement, None)
 
     def release(self, bit: int) -> None:
         """Count one user less. Without users, the requirement is forgotten and its bit is free for another.

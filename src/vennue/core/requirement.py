@@ -39,7 +39,7 @@ class Requirement:
     Make one with `Requirement.parse`.
     """
 
-    __slots__ = ("_answers", "_kinds", "_names", "_program", "attributes", "text")
+    __slots__ = ("_answers", "_foreseen", "_kinds", "_names", "_program", "attributes", "text")
 
     def __init__(self, expression: _cel.Expression, kinds: Mapping[str, Kind]) -> None:
         self.text: str = expression.text
@@ -49,6 +49,7 @@ class Requirement:
         self._kinds = kinds
         self._names = tuple(sorted(self.attributes))
         self._answers: dict[tuple[Value | None, ...], bool] = {}
+        self._foreseen: dict[Profile, bool] = {}
 
     @classmethod
     def parse(cls, text: str, schema: "AttributeSchema | None" = None) -> "Requirement":
@@ -85,6 +86,8 @@ class Requirement:
             return True
         if not isinstance(device, Profile):
             return self._evaluate(self._usable(device))
+        if self._foreseen and (foreseen := self._foreseen.get(device)) is not None:
+            return foreseen
         values = tuple(map(device.attributes.get, self._names))
         if len(self._kinds) < len(self._names):  # equal values of unknown kind may differ: 1.0 and true
             return self._evaluate(values)
@@ -95,6 +98,14 @@ class Requirement:
                 self._answers.clear()
             self._answers[values] = answer
         return answer
+
+    def foresee(self, profile: "Profile") -> None:
+        """Evaluate it for a profile now, so that `matches` is a look-up until `forget`."""
+        self._foreseen[profile] = self.matches(profile)
+
+    def forget(self) -> None:
+        """Forget what was foreseen."""
+        self._foreseen.clear()
 
     def _usable(self, attributes: Mapping[str, object]) -> Iterator[Value | None]:
         """The values of the attributes that are used, where they are what they should be."""
