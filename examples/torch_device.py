@@ -3,6 +3,7 @@
 import torch
 
 import vennue
+from vennue.integrations.torch import load, weights
 
 points = torch.rand(500, 2) * 2 - 1
 inside = (points.norm(dim=1) < 0.7).float()
@@ -11,7 +12,7 @@ with vennue.Device(attributes={"data": ["circle"]}) as device:
     for task in device.tasks():
         # The same network as the owner's: a job's name tells a device which one.
         network = torch.nn.Sequential(torch.nn.Linear(2, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-        network.load_state_dict(task.state_dict())
+        load(network, task.model)
         accuracy = ((network(points).squeeze(1) > 0) == inside.bool()).float().mean().item()
         optimizer = torch.optim.Adam(network.parameters(), lr=task.config["learning_rate"])
         for _ in range(task.config["steps"]):
@@ -19,4 +20,4 @@ with vennue.Device(attributes={"data": ["circle"]}) as device:
             loss = torch.nn.functional.binary_cross_entropy_with_logits(network(points).squeeze(1), inside)
             loss.backward()
             optimizer.step()
-        task.report(network.state_dict(), examples=len(points), metrics={"loss": loss.item(), "accuracy": accuracy})
+        task.report(weights(network), examples=len(points), metrics={"loss": loss.item(), "accuracy": accuracy})

@@ -19,11 +19,11 @@ OWN = ("own_job.py", "own_device.py", "own_policy.py")
 
 
 @contextmanager
-def program(path: Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
+def program(path: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A Python program that runs, until the end of the block at the latest."""
     environment = os.environ | {"PYTHONUNBUFFERED": "1"} | variables
     with subprocess.Popen(
-        [sys.executable, path], cwd=path.parent, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, path, *arguments], cwd=path.parent, env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
         try:
             yield running
