@@ -44,7 +44,7 @@ def test_estimators_initialised_alike_have_the_same_names_and_numbers(make):
 
 
 def test_names_and_shapes_are_those_of_scikit_learn():
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for make in (logistic, perceptron):
         estimator = make()
         initialise(estimator, features=2, classes=range(3))

@@ -6,7 +6,7 @@ with ``partial_fit`` (``SGDClassifier``, ``SGDRegressor``, ``Perceptron``, ``MLP
 in each device's data, ``partial_fit`` does not. What an optimiser remembers between calls stays on its device.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from vennue.integrations import check_fit, framework
 Array = npt.NDArray[Any]
 
 
-def initialise(estimator: Any, *, features: int, classes: Sequence[Any] | None = None) -> None:
+def initialise(estimator: Any, *, features: int, classes: npt.ArrayLike | None = None) -> None:
     """Give an estimator weights: zeros to a linear one, those of its ``random_state`` to a perceptron of many layers.
 
     Args:

@@ -45,7 +45,7 @@ def test_what_is_loaded_is_written_in_place_and_rounded_to_the_type_that_is_ther
 
 def test_an_object_that_refers_back_to_its_owner_is_walked_once():
     owner, layer = Layer(), Layer()
-    owner.inner, layer.owner = layer, owner
+    vars(owner)["inner"], vars(layer)["owner"] = layer, owner
     assert [*weights(owner)] == ["weight", "bias", "inner.weight", "inner.bias"]
 
 
