@@ -2,7 +2,8 @@
 
 An attempt's aggregator is opened with its first report, so that opening a round costs nothing. A report goes to the
 spool in blocks as it arrives; once the pool has counted it, it is folded into the running sum in the background, so
-that little is left to do when the last one is in. A leaf's partial sum is taken in the same way.
+that little is left to do when the last one is in. A leaf's partial sum comes in the same way; that it counts is made
+durable in its turn, and until it is, no receipt for any report in it is given to anybody.
 """
 
 import asyncio
@@ -62,8 +63,15 @@ class _Open:
         self.to_fold: dict[AssignmentId, int] = {}
         """With the staleness of each."""
         self.folding: asyncio.Task[None] | None = None
-        self.taking: set[asyncio.Future[None]] = set()
-        """Partial sums that count, and are being put in the place of their assignments."""
+        self.untaken: dict[AssignmentId, Partial] = {}
+        """What counts as part of a sum, of which that is not durable yet."""
+        self.taking: dict[str, asyncio.Task[None]] = {}
+        """Partial sums by id that are being put, durably, in the place of their assignments."""
+        self.going_on = asyncio.Lock()
+        self.made: Outcome | None = None
+        """An asynchronous attempt's aggregate that may have become a commit,"""
+        self.in_it: tuple[AssignmentId, ...] = ()
+        """and the reports in it."""
 
 
 class DataPlane:
@@ -134,14 +142,17 @@ class DataPlane:
             round_number: which round this ends, from 1.
             memory: the strategy's, from the job's last commit.
 
+        The reports stay in the spool until `committed` says that they are of no use any more.
+
         Raises:
             Exception: whatever the strategy or the storage raises; it may be tried again.
         """
         entry = self._entry(attempt)
         aggregator = await self._aggregator(entry)
-        while entry.taking:
-            await asyncio.wait(entry.taking)
+        await self.committed(attempt)  # one aggregate follows the other only when that is a commit
         assignments = tuple(assignments)
+        for assignment in assignments:
+            await self._taken(entry, assignment)
 
         def make(memory: Mapping[str, Digest] | None) -> Aggregate:
             return aggregator.aggregate(assignments=assignments, round_number=round_number, memory=memory)
@@ -153,15 +164,37 @@ class DataPlane:
                 raise
             log.warning("the model of %s has another form now: the strategy begins anew: %s", attempt, error)
             made = await self.uploads.in_thread(make, None)
-        entry.model = made.model
-        await self._bury(entry, assignments)
-        return Outcome(
+        try:
+            await self._bury(entry, assignments, round_number)
+        except StorageError as error:
+            if entry.plan.asynchronous:  # after a crash, nothing else would tell them from reports that wait
+                raise
+            log.warning("%s", error)  # they count all the same; only a repeat after the round would be too late
+        outcome = Outcome(
             result=made.model,
             memory=dict(made.memory),
             reports=len(made.assignments),
             weight=made.weight,
             metrics=dict(made.metrics),
         )
+        if entry.plan.asynchronous:
+            entry.made, entry.in_it = outcome, assignments
+        return outcome
+
+    async def committed(self, attempt: AttemptId) -> None:
+        """An attempt's last aggregate is a commit on record: if it goes on, it does so from there."""
+        entry = self._open.get(attempt)
+        if entry is None or entry.aggregator is None:
+            return
+        async with entry.going_on:
+            if entry.made is None:
+                return
+            outcome, entry.made = entry.made, None
+            entry.model = outcome.result
+            try:
+                await self.uploads.in_thread(entry.aggregator.go_on, outcome.result, entry.in_it)
+            except StorageError as error:
+                log.warning("%s", error)
 
     async def close(self, attempt: AttemptId, *, discard: bool = True) -> None:
         """Take no more reports for an attempt, and remove those that it has; their receipts stay.
@@ -172,13 +205,16 @@ class DataPlane:
         if entry is None:
             return
         async with entry.opening:
-            while entry.taking:
-                await asyncio.wait(entry.taking)
+            if entry.taking:
+                await asyncio.wait(entry.taking.values())
             if entry.aggregator is not None:
                 await self.uploads.in_thread(entry.aggregator.close, discard=discard)
                 self._refused_bytes += entry.aggregator.refused_bytes
         if discard:
-            await self._bury(entry, tuple(entry.counted))
+            try:
+                await self._bury(entry, tuple(entry.counted), 0)
+            except StorageError as error:
+                log.warning("%s", error)
 
     async def reset(self, keep: Collection[AttemptId] = ()) -> None:
         """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``."""
@@ -186,18 +222,32 @@ class DataPlane:
             await self.close(attempt, discard=attempt not in keep)
         await self.uploads.in_thread(_empty, self._spool, frozenset(keep))
 
-    async def recover(self, attempt: AttemptId) -> tuple[list[Receipt], list[Partial]]:
-        """What the spool of an expected attempt holds since before a crash: reports, and partial sums.
+    async def recover(self, attempt: AttemptId, committed: int) -> list[Receipt]:
+        """The reports of an expected attempt that count since before a crash, and are not in a commit.
 
-        Whoever keeps the round's state decides which of them count; for the others there are ``drop`` and
-        ``drop_partial``.
+        A partial sum that was not taken is dropped: nobody was told that it counts, so its leaf will send it again.
+
+        Args:
+            attempt: whose.
+            committed: the job's last committed round.
 
         Raises:
             TooLate: the attempt is not expected.
             StorageError: the spool cannot be read.
         """
         aggregator = await self._aggregator(self._entry(attempt))
-        return list(aggregator.finished.values()), list(aggregator.waiting)
+
+        def settle() -> list[Receipt]:
+            graves = self._graveyard()
+            graves.settle(attempt, committed)
+            for partial in aggregator.waiting:
+                aggregator.drop_partial(partial.id)
+            # What an asynchronous job has committed from this attempt: only its removal was cut off.
+            aggregator.release([each for each in aggregator.finished if graves.find(each) is not None])
+            return list(aggregator.finished.values())
+
+        async with self._burying:
+            return await self.uploads.in_thread(settle)
 
     async def stop(self) -> None:
         """Let the threads end. Reports of open attempts stay on the disk."""
@@ -211,14 +261,21 @@ class DataPlane:
         aggregators = (entry.aggregator for entry in self._open.values())
         return self._refused_bytes + sum(one.refused_bytes for one in aggregators if one is not None)
 
-    def receipt(self, assignment: AssignmentId) -> Receipt | None:
-        """The receipt of an assignment's report that was counted, and awaits its aggregate."""
+    async def receipt(self, assignment: AssignmentId) -> Receipt | None:
+        """The receipt of an assignment's report that was counted, and awaits its aggregate; durably, once it is given.
+
+        Raises:
+            StorageError: it counts as part of a sum, and that cannot be made durable.
+        """
         entry = self._open.get(attempt_of(assignment))
-        return None if entry is None else entry.counted.get(assignment)
+        if entry is None:
+            return None
+        await self._taken(entry, assignment)
+        return entry.counted.get(assignment)
 
     async def old_receipt(self, assignment: AssignmentId) -> Receipt | None:
         """The receipt of an assignment's report that was counted, whether it awaits its aggregate or that was made."""
-        receipt = self.receipt(assignment)
+        receipt = await self.receipt(assignment)
         if receipt is not None:
             return receipt
         async with self._burying:
@@ -233,6 +290,7 @@ class DataPlane:
         *,
         sha256: Digest | None = None,
         token: str = "",
+        version: int = 0,
     ) -> Receipt:
         """Make a report durable as it arrives. What is refused or broken off leaves nothing behind.
 
@@ -243,6 +301,7 @@ class DataPlane:
             body: gives the report's chunks.
             sha256: the digest that it must have, where the device announced one.
             token: what proves that the assignment is the device's, kept with the report.
+            version: that of the model that the device was given, kept with the report.
 
         Raises:
             TooLate: its attempt is over.
@@ -253,7 +312,13 @@ class DataPlane:
         """
         aggregator = await self._aggregator(self._entry(attempt_of(assignment)))
         start = functools.partial(
-            aggregator.start_update, assignment, weight, metrics=metrics, sha256=sha256, token=token
+            aggregator.start_update,
+            assignment,
+            weight,
+            metrics=metrics,
+            sha256=sha256,
+            token=token,
+            version=version,
         )
         return await self.uploads.receive(start, UpdateSink.finish, body(aggregator.max_update_bytes))
 
@@ -288,22 +353,45 @@ class DataPlane:
         return await self.uploads.receive(start, PartialSink.finish, body(aggregator.max_partial_bytes))
 
     async def take(self, attempt: AttemptId, partial: Partial) -> None:
-        """A durable partial sum counts: remember the receipts in it, and fold it soon."""
+        """A durable partial sum counts: make that durable, too, and fold it soon. Call it as soon as it counts.
+
+        The round may be complete by now: its aggregate waits for this, as does every receipt for a report in the sum.
+
+        Raises:
+            StorageError: it cannot be made durable. It counts until a crash, and whoever needs to know tries again.
+        """
         entry = self._entry(attempt)
-        assert entry.aggregator is not None, "a partial sum is durable in an aggregator"
-        entry.counted |= partial.receipts
-        # The round may be complete by now: its aggregate waits for this.
-        taking = asyncio.ensure_future(self.uploads.in_thread(entry.aggregator.take, partial.id))
-        entry.taking.add(taking)
-        taking.add_done_callback(entry.taking.discard)
+        entry.untaken |= dict.fromkeys(partial.receipts, partial)
+        await self._taken(entry, next(iter(partial.receipts)))
+
+    async def _taken(self, entry: _Open, assignment: AssignmentId) -> None:
+        """Return when it is durable that a counted report counts."""
+        partial = entry.untaken.get(assignment)
+        if partial is None:
+            return
+        taking = entry.taking.get(partial.id)
+        if taking is None:
+            taking = asyncio.get_running_loop().create_task(self._take(entry, partial), name=f"take {partial.id}")
+            taking.add_done_callback(_retrieved)
+            entry.taking[partial.id] = taking
         await asyncio.shield(taking)
+
+    async def _take(self, entry: _Open, partial: Partial) -> None:
+        assert entry.aggregator is not None, "a partial sum is durable in an aggregator"
+        try:
+            await self.uploads.in_thread(entry.aggregator.take, partial.id)
+        finally:
+            del entry.taking[partial.id]
+        for assignment in partial.receipts:
+            entry.untaken.pop(assignment, None)
         self._count(entry, partial.receipts, 0)
 
     async def drop_partial(self, attempt: AttemptId, id: str) -> None:
-        """A durable partial sum does not count: remove it."""
+        """A durable partial sum does not count: remove it. Nothing happens to one that does."""
         entry = self._open.get(attempt)
-        if entry is not None and entry.aggregator is not None:
-            await self.uploads.in_thread(entry.aggregator.drop_partial, id)
+        if entry is None or entry.aggregator is None or any(one.id == id for one in entry.untaken.values()):
+            return
+        await self.uploads.in_thread(entry.aggregator.drop_partial, id)
 
     def _count(self, entry: _Open, receipts: Mapping[AssignmentId, Receipt], staleness: int) -> None:
         entry.counted |= receipts
@@ -392,23 +480,26 @@ class DataPlane:
                 entry.aggregator = await self.uploads.in_thread(open_it)
             return entry.aggregator
 
-    async def _bury(self, entry: _Open, assignments: Iterable[AssignmentId]) -> None:
+    async def _bury(self, entry: _Open, assignments: Iterable[AssignmentId], round_number: int) -> None:
         """From now on, a repeat of these finds its answer on the disk."""
         receipts = [receipt for each in assignments if (receipt := entry.counted.get(each)) is not None]
         async with self._burying:
-            try:
-                await self.uploads.in_thread(lambda: self._graveyard().bury(entry.attempt, receipts))
-            except StorageError as error:
-                # The reports count all the same; only a repeat after the round would be refused as too late.
-                log.warning("%s", error)
-                return
+            await self.uploads.in_thread(
+                lambda: self._graveyard().bury(entry.attempt, receipts, round_number=round_number)
+            )
         for receipt in receipts:
             entry.counted.pop(receipt.assignment, None)
 
     def _graveyard(self) -> Tombstones:
         if self._tombstones is None:
-            self._tombstones = Tombstones(self._graves)
+            self._tombstones = Tombstones(self._graves, durable=self._durable)
         return self._tombstones
+
+
+def _retrieved(done: asyncio.Task[None]) -> None:
+    """Whoever waited for it may be gone: its failure is told to who asks next."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _empty(directory: Path, keep: frozenset[str]) -> None:

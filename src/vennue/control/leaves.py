@@ -9,9 +9,10 @@ from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.selector import live_assignment
 from vennue.control.tokens import Tokens
-from vennue.core.errors import NotFound, TooLate, VennueError
+from vennue.core.errors import Conflict, NotFound, StorageError, TooLate, VennueError
 from vennue.core.events import Report, ReportTogether
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, attempt_of, job_of
+from vennue.core.recovery import NO_PLACE
 from vennue.core.round import AttemptState
 from vennue.protocol import AttemptView, PartialManifest, PartialReceipt, PartialReport
 from vennue.updates.fold import Totals
@@ -62,19 +63,22 @@ class Leaves:
         coordinator = self._coordinator
         data, counters = coordinator.data, coordinator.counters
         partial = partial_of(id, manifest)
-        obstacles = await self._obstacles(manifest)
+        obstacles = await self._obstacles(attempt, manifest)
         if obstacles is not None:
             return obstacles
-        await data.receive_partial(attempt, partial, body)
-        reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
         try:
+            await data.receive_partial(attempt, partial, body)
+            reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
             coordinator.apply(ReportTogether(reports))
-        except VennueError:
+        except (TooLate, NotFound, Conflict):
             await data.drop_partial(attempt, id)
-            obstacles = await self._obstacles(manifest)  # some were counted, or ended, while the sum arrived
+            obstacles = await self._obstacles(attempt, manifest)  # some were counted, or ended, while the sum arrived
             if obstacles is None:
                 raise
             return obstacles
+        except VennueError:
+            await data.drop_partial(attempt, id)
+            raise
         await data.take(attempt, partial)
         await coordinator.settled()
         counters.reports += len(reports)
@@ -82,14 +86,18 @@ class Leaves:
         counters.partials += 1
         return PartialReceipt(counted=True)
 
-    async def _obstacles(self, manifest: PartialManifest) -> PartialReceipt | None:
-        """The reports in a partial sum that keep it from being counted; None where there are none."""
+    async def _obstacles(self, attempt: AttemptId, manifest: PartialManifest) -> PartialReceipt | None:
+        """The reports in a partial sum that keep it from being counted; None where there are none.
+
+        Raises:
+            StorageError: one of them counts as part of another sum, and that cannot be made durable.
+        """
         counted_before: list[AssignmentId] = []
         refused: dict[AssignmentId, str] = {}
         for report in manifest.reports:
             try:
                 device = self._holder(report)
-                if self._coordinator.data.receipt(report.assignment) is not None:
+                if await self._coordinator.data.receipt(report.assignment) is not None:
                     counted_before.append(report.assignment)
                 elif self._coordinator.pool.awaits(report.assignment) is not None:
                     continue  # it comes back to an assignment from before a restart
@@ -100,11 +108,24 @@ class Leaves:
                     counted_before.append(report.assignment)
                 else:
                     refused[report.assignment] = error.message
+            except StorageError:
+                raise
             except VennueError as error:
                 refused[report.assignment] = error.message
         if not counted_before and not refused:
+            refused = self._without_place(attempt, manifest)
+        if not counted_before and not refused:
             return None
         return PartialReceipt(counted=False, counted_before=counted_before, refused=refused)
+
+    def _without_place(self, attempt: AttemptId, manifest: PartialManifest) -> dict[AssignmentId, str]:
+        """Those that come back from before a restart, and are too many for their round."""
+        pool = self._coordinator.pool
+        job = pool.jobs.get(job_of(attempt))
+        current = None if job is None else job.attempt
+        if current is None or current.id != attempt:
+            return {}
+        return dict.fromkeys(pool.without_place(current, [report.assignment for report in manifest.reports]), NO_PLACE)
 
     def _holder(self, report: PartialReport) -> DeviceId:
         if job_of(attempt_of(report.assignment)) not in self._coordinator.pool.jobs:

@@ -24,15 +24,17 @@ class Found(msgspec.Struct, frozen=True):
     receipts: list[Receipt]
 
 
-async def find_reports(data: DataPlane, tokens: Tokens, attempt: AttemptId) -> Found:
+async def find_reports(data: DataPlane, tokens: Tokens, attempt: AttemptId, committed: int) -> Found:
     """The reports of an attempt that goes on, with the devices that their tokens name.
 
-    A partial sum that was not taken before the crash was not acknowledged either, so its leaf will send it again.
+    Args:
+        data: the data plane, which expects the attempt.
+        tokens: the pool's.
+        attempt: which.
+        committed: its job's last committed round.
     """
     try:
-        receipts, partials = await data.recover(attempt)
-        for partial in partials:
-            await data.drop_partial(attempt, partial.id)
+        receipts = await data.recover(attempt, committed)
         reports = tuple(Report(one.assignment, tokens.device(one.assignment, one.token)) for one in receipts)
     except VennueError as error:
         log.error(_UNREADABLE, attempt, error)  # noqa: TRY400 - the error says it all

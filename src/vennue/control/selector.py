@@ -186,14 +186,14 @@ class Selector:
         """
         device = self._device(id, token)
         data, counters = self._coordinator.data, self._coordinator.counters
-        receipt = data.receipt(id)
+        receipt = await data.receipt(id)
         counted = False
         repeated = True
         if receipt is None:
             try:
                 attempt, version = await self._taking(id)
                 self._check_model(attempt, model)
-                receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token)
+                receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token, version=version)
                 counted = await self._count(attempt, version, device, receipt)
                 repeated = receipt.duplicate  # of uploads that race, the one that is stored may not be first to count
             except VennueError as error:

@@ -242,12 +242,13 @@ class Shell:
         for effect in others:
             self._carry_out(effect)
         tokens = Tokens(self.secret)
-        found = [await find_reports(self.data, tokens, attempt) for attempt in going_on]
+        found = [await find_reports(self.data, tokens, each, pool.jobs[job_of(each)].committed) for each in going_on]
         self._failure = None
         for one in found:  # at once, before anybody is bound to a place that a report had
+            attempt = pool.jobs[job_of(one.event.attempt)].attempt
             self.apply(one.event)
             for receipt in one.receipts:
-                self.data.count(receipt)
+                self.data.count(receipt, staleness=max(0, attempt.version - receipt.version) if attempt else 0)
         self._arm()
         for id in self.managed.active():
             self.spawn(self.managed.advance(id), f"the next round of {id}")
@@ -439,6 +440,7 @@ class Shell:
             )
         )
         await self.settled()
+        await self.data.committed(attempt)
         self.waiters.wake(job.id)
         await self.managed.advance(job.id)
 

@@ -7,13 +7,15 @@ and stores the next model. An update that is refused, at whatever point, leaves 
 
 Aggregators form a tree. A leaf's ``partial`` writes the sum of some of its updates, with the assignments in it; the
 next one takes it in by ``start_partial``, as durably as an update, and ``take`` makes it stand for its assignments once
-the round has counted all of them. What is in it cannot be taken out again, so it counts whole or not at all.
+the round has counted all of them, which is durable in its turn. What is in it cannot be taken out again, so it counts
+whole or not at all.
 
 The disk is bounded, too: from time to time the sum takes the place of the updates in it, in the spool. Strategies over
 the set of updates are the exception: they need each of them until the end.
 
 Everything is synchronous, and safe to call from several threads: uploads run side by side, folding is one at a time.
-After a crash, constructing the aggregator again brings back every finished update, in the stored sum or by itself.
+After a crash, constructing the aggregator again brings back every finished update, in a sum that was taken, in the
+stored sum or by itself.
 """
 
 import threading
@@ -156,6 +158,7 @@ class RoundAggregator:
         content_length: int | None = None,
         sha256: Digest | None = None,
         token: str = "",
+        version: int = 0,
     ) -> UpdateSink:
         """Begin to receive an update. For one that is durable already, the sink ignores what is written to it.
 
@@ -166,6 +169,7 @@ class RoundAggregator:
             content_length: the size of the body, where it was announced.
             sha256: the digest that the body must have, where it was announced.
             token: what proves that the assignment is the sender's, to be kept with the update.
+            version: that of the model that the device was given, to be kept with the update.
 
         Raises:
             TooLate: the attempt takes no more updates.
@@ -177,7 +181,7 @@ class RoundAggregator:
         """
         self._check_own([assignment])
         sha256 = None if sha256 is None else check_digest(sha256)
-        announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token)
+        announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token, version)
         self._plan.strategy.check(announced.weight if self._plan.weighting == "examples" else 1.0, announced.metrics)
         if content_length is not None and content_length > self.max_update_bytes:
             raise TooLarge(
@@ -217,22 +221,28 @@ class RoundAggregator:
         return sink
 
     def take(self, id: str) -> None:
-        """A partial sum counts, in place of whatever came for its assignments by other ways. Repeating it is safe.
+        """A partial sum counts, in place of updates that came for its assignments. Repeating it is safe.
+
+        When this returns, that is durable: after a crash it counts again. Only then may anybody be told.
 
         Raises:
             NotFound: there is no such sum.
+            Conflict: an assignment in it is in another sum.
+            StorageError: it cannot be made durable, and does not count.
         """
         with self._folding, self._lock:
-            unit = self._waiting.pop(id, None)
+            unit = self._waiting.get(id)
             if unit is None:
                 if any(taken.partial is not None and taken.partial.id == id for taken in self._finished.values()):
                     return
                 raise NotFound("there is no such partial sum", field="partial", value=id)
             for assignment in unit.receipts:
-                other = self._finished.pop(assignment, None)
-                if other is not None:
-                    self._spool.remove(other.record.key)
-                self._finished[assignment] = unit
+                other = self._finished.get(assignment)
+                if other is not None and other.partial is not None:
+                    raise Conflict("a report in it is part of another sum", field="assignment", value=assignment)
+            taken = replace(unit, record=self._spool.take(unit.key))
+            del self._waiting[id]
+            self._replace_by(taken)
 
     def drop(self, assignment: AssignmentId) -> None:
         """Forget an update that does not count after all; nothing happens where there is none.
@@ -291,8 +301,7 @@ class RoundAggregator:
     ) -> Aggregate:
         """Store the next model, durably. May be repeated, if the disk was full, say.
 
-        A synchronous round takes no more updates from here on. An asynchronous one goes on, from the new model and
-        without the updates in it.
+        A synchronous round takes no more updates from here on. An asynchronous one goes on with ``go_on``.
 
         Args:
             assignments: exactly those whose updates count; by default, all that are finished.
@@ -316,10 +325,19 @@ class RoundAggregator:
                 reported, self._plan.strategy, self._base, self._blobs, round_number=round_number, memory=memory
             )
             weight = sum(unit.weight(self._plan.weighting) for unit in units.values())
-            if self._plan.asynchronous:
-                self._base = self._sum.base = MappedModel(self._blobs.path(model))
-                self._release(counted)
         return Aggregate(model, kept, counted, weight, metrics.means())
+
+    def go_on(self, model: Digest, counted: Iterable[AssignmentId]) -> None:
+        """An aggregate has become a commit: an asynchronous attempt goes on from its model, without the updates in it.
+
+        Not before: until the commit is on record, a crash needs the updates.
+
+        Raises:
+            StorageError: an update cannot be removed from the disk. It does not count any more all the same.
+        """
+        with self._folding:
+            self._base = self._sum.base = MappedModel(self._blobs.path(model))
+            self._release(frozenset(counted))
 
     def partial(
         self, id: str, assignments: Iterable[AssignmentId], write: Callable[[bytes | memoryview], None]
@@ -418,9 +436,22 @@ class RoundAggregator:
             if self._sum.stored is not None and unit.receipts.keys() <= self._sum.stored.receipts.keys():
                 self._spool.remove(record.key)
             elif unit.partial is None:
-                self._finished[AssignmentId(record.key)] = unit
+                counted = self._finished.setdefault(AssignmentId(record.key), unit)
+                if counted is not unit:  # a sum has taken its place
+                    self._spool.remove(record.key)
+            elif record.taken:
+                self._replace_by(unit)
             else:
                 self._waiting[unit.partial.id] = unit
+
+    def _replace_by(self, taken: Unit) -> None:
+        """A sum stands for its assignments from now on."""
+        for assignment in taken.receipts:
+            update = self._finished.get(assignment)
+            if update is not None and update.partial is None:
+                self._sum.forget({update.key: update})
+                self._spool.remove(update.key)
+            self._finished[assignment] = taken
 
     def _update_ended(self, sink: Any, record: Record | None) -> Receipt | None:
         with self._lock:

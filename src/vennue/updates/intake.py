@@ -40,6 +40,7 @@ class Announcement:
         content_length: the size of the body, where it was announced.
         sha256: the digest that the body must have, where it was announced.
         token: what proves that the assignment is the sender's, kept with the update.
+        version: that of the model that the device was given, kept with the update.
 
     Raises:
         InvalidUpdate: a weight or a metric that cannot be right.
@@ -51,6 +52,7 @@ class Announcement:
     content_length: int | None
     sha256: Digest | None
     token: str
+    version: int = 0
 
     def __post_init__(self) -> None:
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # false for what is not a number, too
@@ -321,6 +323,7 @@ class UpdateSink(_Sink[Receipt]):
             "metrics": dict(announced.metrics),
             "sha256": sha256,
             "token": announced.token,
+            "version": announced.version,
         }
 
     def _check_body(self, body: MappedModel) -> None:

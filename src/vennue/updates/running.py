@@ -44,7 +44,14 @@ class Unit:
             return cls(record, partial.receipts, partial)
         meta = record.meta
         assignment = AssignmentId(record.key)
-        receipt = Receipt(assignment, record.body_bytes, meta["weight"], meta["sha256"], token=meta["token"])
+        receipt = Receipt(
+            assignment,
+            record.body_bytes,
+            meta["weight"],
+            meta["sha256"],
+            token=meta["token"],
+            version=meta.get("version", 0),
+        )
         return cls(record, {assignment: receipt})
 
     @property

@@ -8,6 +8,9 @@ another, and an update is later read through a memory map.
 A file is ``body | key and meta (JSON) | trailer``; the trailer is body bytes, meta bytes, the XXH3-128 of all before
 it, magic and version, little-endian. The last eight bytes, magic and version, keep their place in all versions to come.
 
+What a file holds may count only once somebody has said so: then it is *taken*, which is a second rename. It needs no
+space, so a full disk cannot stand between a decision and its record.
+
 A finished update survives a crash of the process; with ``durable``, a power loss, too.
 """
 
@@ -18,7 +21,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
@@ -34,6 +37,7 @@ VERSION: Final = 1
 _MAGIC: Final = b"VnSpool"
 _TRAILER: Final = struct.Struct("<QI16s7sB")
 _SUFFIX: Final = ".update"
+_TAKEN: Final = ".taken"
 _KEY: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _CHUNK_BYTES: Final = 2**20
 
@@ -46,6 +50,8 @@ class Record:
     meta: Mapping[str, Any]
     path: Path
     body_bytes: int
+    taken: bool = False
+    """Whether `Spool.take` was called for it."""
 
 
 class Spool:
@@ -73,7 +79,7 @@ class Spool:
         self._records: dict[str, Record] = {}
         with storage_errors("read the spool", self.directory):
             for path in sorted(self.directory.iterdir()):
-                record = _read(path) if path.suffix == _SUFFIX else None
+                record = _read(path) if path.suffix in {_SUFFIX, _TAKEN} else None
                 if record is None:
                     self.removed_bytes += path.stat().st_size
                     path.unlink()
@@ -89,6 +95,28 @@ class Spool:
         """Every finished update, in the order in which they were finished; by key, after a reopening."""
         with self._lock:
             return tuple(self._records.values())
+
+    def take(self, key: str) -> Record:
+        """Mark an update as taken, as durably as it was finished; its record. Repeating it changes nothing.
+
+        Raises:
+            StorageError: it cannot be marked, and is not.
+        """
+        with self._lock:
+            record = self._records[key]
+            if record.taken:
+                return record
+            taken = replace(record, path=record.path.with_suffix(_TAKEN), taken=True)
+            with storage_errors("mark an update as taken", record.path):
+                record.path.rename(taken.path)
+                if self.durable:
+                    try:
+                        sync_directory(self.directory)
+                    except OSError:
+                        taken.path.rename(record.path)
+                        raise
+            self._records[key] = taken
+        return taken
 
     def remove(self, key: str) -> None:
         """Forget an update; nothing happens where there is none."""
@@ -248,6 +276,6 @@ def _read(path: Path) -> Record | None:
         if digest.digest() != checksum:
             return None
     about = json.loads(text)
-    if path.name != about["key"] + _SUFFIX:
+    if path.name != about["key"] + path.suffix:
         return None
-    return Record(about["key"], about["meta"], path, body_bytes)
+    return Record(about["key"], about["meta"], path, body_bytes, taken=path.suffix == _TAKEN)

@@ -27,7 +27,8 @@ class Receipt:
     """An update is durable: now, or, for a ``duplicate``, since an earlier upload for its assignment.
 
     ``sha256`` is that of the body that was stored, where it was computed; ``token`` is what its device proved with that
-    the assignment is its own, where the caller gave it.
+    the assignment is its own, where the caller gave it; ``version`` is that of the model that its device was given, for
+    asynchronous jobs, whose model changes in the meantime.
     """
 
     assignment: AssignmentId
@@ -36,6 +37,7 @@ class Receipt:
     sha256: Digest | None
     duplicate: bool = False
     token: str = ""
+    version: int = 0
 
 
 @dataclass(slots=True)

@@ -1,17 +1,19 @@
 """Tombstones: the receipts of counted updates, kept when their round is over, so that a repeat still gets its answer.
 
 One file per attempt, a line of JSON per aggregate: appended before the round commits, so that they are there after a
-crash whenever the commit is. The oldest files go when all of them together take too much of the disk.
+crash whenever the commit is. A line names the round that it is for: after a crash, `Tombstones.settle` removes those of
+a round that did not commit. The oldest files go when all of them together take too much of the disk.
 """
 
 import json
+import os
 import re
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from vennue._files import make_directory, storage_errors
+from vennue._files import make_directory, storage_errors, sync_directory
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.updates.sums import Receipt
 
@@ -29,13 +31,15 @@ class Tombstones:
     Args:
         directory: created where missing.
         max_bytes: how much disk they may take.
+        durable: whether they survive a power loss.
 
     Raises:
         StorageError: the directory cannot be used.
     """
 
-    def __init__(self, directory: Path, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, directory: Path, *, max_bytes: int = MAX_BYTES, durable: bool = False) -> None:
         self._directory = make_directory(directory)
+        self._durable = durable
         self._max_bytes = max_bytes
         self._cache: OrderedDict[AttemptId, dict[AssignmentId, Receipt]] = OrderedDict()
         with storage_errors("read the receipts of old rounds", directory):
@@ -43,8 +47,13 @@ class Tombstones:
             self._sizes = OrderedDict((path.name, path.stat().st_size) for path in files)
         self._bytes = sum(self._sizes.values())
 
-    def bury(self, attempt: AttemptId, receipts: Iterable[Receipt]) -> None:
+    def bury(self, attempt: AttemptId, receipts: Iterable[Receipt], *, round_number: int = 0) -> None:
         """Keep receipts of an attempt; those that are kept already may be among them.
+
+        Args:
+            attempt: whose they are.
+            receipts: of counted updates.
+            round_number: the round whose aggregate they go into; 0 for none.
 
         Raises:
             StorageError: they cannot be written.
@@ -53,10 +62,14 @@ class Tombstones:
         if not rows:
             return
         # A line of its own, even after one that a crash has cut off.
-        line = "\n" + json.dumps(rows, separators=(",", ":")) + "\n"
+        line = "\n" + json.dumps({"round": round_number, "receipts": rows}, separators=(",", ":")) + "\n"
         path = self._directory / (attempt + _SUFFIX)
-        with storage_errors("keep the receipts of a round", path), path.open("a") as file:
-            file.write(line)
+        with storage_errors("keep the receipts of a round", path):
+            with path.open("a") as file:
+                file.write(line)
+                self._sync(file)
+            if self._durable and path.name not in self._sizes:
+                sync_directory(self._directory)
         self._cache.pop(attempt, None)
         self._sizes[path.name] = self._sizes.pop(path.name, 0) + len(line)
         self._bytes += len(line)
@@ -82,25 +95,65 @@ class Tombstones:
                 self._cache.popitem(last=False)
         return self._cache[attempt].get(assignment)
 
+    def settle(self, attempt: AttemptId, committed: int) -> None:
+        """After a crash: forget the receipts of an attempt whose aggregate did not become a commit.
+
+        Args:
+            attempt: one that goes on.
+            committed: the job's last committed round.
+
+        Raises:
+            StorageError: they cannot be read, or cannot be written anew.
+        """
+        lines = self._lines(attempt)
+        kept = [line for line in lines if line["round"] <= committed]
+        if len(kept) == len(lines):
+            return
+        path = self._directory / (attempt + _SUFFIX)
+        anew = path.with_suffix(".part")
+        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in kept)
+        with storage_errors("keep the receipts of a round", path):
+            with anew.open("w") as file:
+                file.write(text)
+                self._sync(file)
+            anew.rename(path)
+            if self._durable:
+                sync_directory(self._directory)
+        self._cache.pop(attempt, None)
+        self._bytes += len(text) - self._sizes[path.name]
+        self._sizes[path.name] = len(text)
+
+    def _sync(self, file: Any) -> None:
+        if self._durable:
+            file.flush()
+            os.fsync(file.fileno())
+
     def _read(self, attempt: AttemptId) -> dict[AssignmentId, Receipt]:
+        return {
+            AssignmentId(assignment): Receipt(
+                AssignmentId(assignment),
+                body_bytes,
+                weight,
+                None if sha256 is None else Digest(sha256),
+                duplicate=True,
+            )
+            for line in self._lines(attempt)
+            for assignment, body_bytes, weight, sha256 in line["receipts"]
+        }
+
+    def _lines(self, attempt: AttemptId) -> list[dict[str, Any]]:
         # An assignment's id comes from a request: it must not become a path of the caller's choice.
         if not _ATTEMPT.fullmatch(attempt) or attempt + _SUFFIX not in self._sizes:
-            return {}
+            return []
         path = self._directory / (attempt + _SUFFIX)
         with storage_errors("read the receipts of a round", path):
             text = path.read_text()
-        found: dict[AssignmentId, Receipt] = {}
-        for line in text.split("\n"):
+        lines: list[dict[str, Any]] = []
+        for line in filter(None, text.split("\n")):
             try:
-                rows = json.loads(line or "[]")
+                read = json.loads(line)
             except ValueError:  # a crash has cut it off
                 continue
-            for assignment, body_bytes, weight, sha256 in rows:
-                found[AssignmentId(assignment)] = Receipt(
-                    AssignmentId(assignment),
-                    body_bytes,
-                    weight,
-                    None if sha256 is None else Digest(sha256),
-                    duplicate=True,
-                )
-        return found
+            # The first version wrote no round.
+            lines.append({"round": 0, "receipts": read} if isinstance(read, list) else read)
+        return lines

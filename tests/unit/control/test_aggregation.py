@@ -1,14 +1,19 @@
 """From a job's spec to the next model: strategies and their memory, asynchronous rounds, codecs, receipts that stay."""
 
+import asyncio
+import shutil
+
 import numpy as np
 import pytest
 
 from tests.unit.control.rig import Clock, body, rig_at, sha256, until, update
-from vennue.core.errors import InvalidInput, InvalidUpdate, TooLate
+from vennue.core.errors import InvalidInput, InvalidUpdate, StorageError, TooLate
 from vennue.core.job import JobSpec
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
 from vennue.tensors.model import save
+from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.strategies import FedAvg, registry
+from vennue.updates.tombstones import Tombstones
 
 CHANGE = {CONTENT_KEY: "change"}
 
@@ -218,6 +223,88 @@ async def test_an_asynchronous_job_runs_many_model_updates_in_flat_space(rig, tm
         assert await committed(rig, job, number) == [number, number]
         assert len(list((tmp_path / "spool").rglob("*.update"))) <= 1
     assert (await rig.coordinator.job(job)).state == "completed"
+
+
+async def test_what_an_asynchronous_job_acknowledged_is_in_its_model_although_the_server_died_before_the_commit(
+    tmp_path,
+):
+    """The aggregate is made, and not yet on record, when the server dies."""
+    async with rig_at(tmp_path / "first") as rig:
+        job = await rig.job(demand=2, mode="async", buffer_size=2)
+        await rig.open(job)
+        tasks = [rig.task(f"d{n}") for n in range(2)]
+        await send(rig, tasks[0], change(1.0))
+        models = len(list((tmp_path / "first" / "blobs").rglob("*")))
+        rig.ledger.gate.clear()
+        second = asyncio.create_task(send(rig, tasks[1], change(3.0)))
+        await until(lambda: rig.coordinator.pool.jobs[job].committed == 1)
+        assert len(list((tmp_path / "first" / "blobs").rglob("*"))) > models
+        shutil.copytree(tmp_path / "first", tmp_path / "after the crash")
+        rig.ledger.gate.set()
+        await second
+    async with rig_at(tmp_path / "after the crash") as rig:
+        assert await committed(rig, job, 1) == [2.0, 2.0]
+        assert (await send(rig, tasks[0], change(9.0))).duplicate
+        assert (await rig.coordinator.round(job, 1)).reported == 2
+
+
+async def test_what_is_in_an_asynchronous_job_s_commit_is_in_no_other_although_the_server_died_right_after_it(
+    tmp_path, monkeypatch
+):
+    def died(*_):
+        raise StorageError("the server is dead", field="path")
+
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=2, mode="async", buffer_size=2)
+        await rig.open(job)
+        tasks = [rig.task(f"d{n}") for n in range(2)]
+        monkeypatch.setattr(RoundAggregator, "go_on", died)
+        for task, value in zip(tasks, (1.0, 3.0), strict=True):
+            await send(rig, task, change(value))
+        assert await committed(rig, job, 1) == [2.0, 2.0]
+        assert len(list((tmp_path / "spool").rglob("*.update"))) == 2
+    monkeypatch.undo()
+    async with rig_at(tmp_path) as rig:
+        assert list((tmp_path / "spool").rglob("*.update")) == []
+        for number in range(2, 4):
+            assert (await send(rig, tasks[0], change(9.0))).duplicate
+            for n in range(2):
+                await send(rig, rig.task(f"e{number}{n}"), change(1.0))
+            assert await committed(rig, job, number) == [1.0 + number, 1.0 + number]
+
+
+async def test_a_stale_change_weighs_as_much_after_a_crash_as_before(tmp_path):
+    """S = 1/√2 for the report of a device that was given version 0, when the model is at version 1."""
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=3, mode="async", buffer_size=2, strategy="fedbuff", weighting="uniform")
+        await rig.open(job)
+        tasks = [rig.task(f"d{n}") for n in range(3)]
+        await send(rig, tasks[0], change(1.0))
+        await send(rig, tasks[1], change(3.0))
+        await committed(rig, job, 1)
+        await send(rig, tasks[2], change(4.0))
+    async with rig_at(tmp_path) as rig:
+        await send(rig, rig.task("fresh"), change(2.0))
+        expected = 2.0 + (4.0 / np.sqrt(2) + 2.0) / 2
+        assert await committed(rig, job, 2) == pytest.approx([expected, expected])
+
+
+async def test_an_asynchronous_aggregate_whose_receipts_cannot_be_kept_is_no_commit(tmp_path, monkeypatch):
+    """Without them, a crash would count its reports twice. The attempt is tried again, as with a full disk."""
+
+    def full(*_, **__):
+        raise StorageError("cannot keep the receipts of a round: no space left on device", field="path")
+
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=1, mode="async", buffer_size=1)
+        await rig.open(job)
+        with monkeypatch.context() as patch:
+            patch.setattr(Tombstones, "bury", full)
+            await send(rig, rig.task("d1"), change(1.0))
+            await until(lambda: rig.coordinator.counters.failed_commits == 1)
+            await rig.coordinator.settled()
+        await send(rig, rig.task("d2"), change(3.0))
+        assert await committed(rig, job, 1) == [3.0, 3.0]
 
 
 # -- receipts --------------------------------------------------------------------------------------------------------

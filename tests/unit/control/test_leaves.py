@@ -1,5 +1,7 @@
 """Partial sums at the root: counted whole, once, or not at all; and the root says why not."""
 
+import asyncio
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -8,10 +10,12 @@ import pytest
 
 from tests.unit.control.rig import Rig, body, rig_at, until, update
 from vennue.control.tokens import holder
-from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, TooLate
-from vennue.core.ids import AttemptId, attempt_of
+from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, StorageError, TooLate
+from vennue.core.ids import AttemptId, JobId, attempt_of
+from vennue.core.recovery import NO_PLACE
 from vennue.protocol import PartialManifest, PartialReceipt, PartialReport, Task
 from vennue.tensors.model import save
+from vennue.updates.spool import Spool
 
 
 @pytest.fixture
@@ -35,7 +39,7 @@ async def send(rig, id: str, *tasks: Task, data: bytes | None = None, about: Par
     return await rig.leaves.report(attempt_of(tasks[0].assignment), id, about or manifest(*tasks), body(data))
 
 
-async def started(rig: Rig, **spec) -> tuple[str, list[Task]]:
+async def started(rig: Rig, **spec) -> tuple[JobId, list[Task]]:
     job = await rig.job(**{"demand": 3, **spec})
     await rig.open(job)
     return job, [rig.task(f"d{n}") for n in range(3)]
@@ -133,6 +137,139 @@ async def test_a_sum_that_completes_the_round_is_in_its_aggregate(rig):
     await send(rig, "p1", *tasks)
     view = await rig.coordinator.round(job, 1, wait_s=20)
     assert (view.reported, rig.numbers(view.result)) == (3, [2.0, 2.0])
+
+
+# -- crashes, and receipts that wait for the disk --------------------------------------------------------------------
+
+
+async def test_a_sum_that_was_counted_counts_after_a_crash_with_the_same_weight(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        job, tasks = await started(rig)
+        heavy = [PartialReport(task.assignment, task.token, 100, 3.0) for task in tasks[:2]]
+        about = PartialManifest(reports=heavy, weight=6.0, models=6.0, metrics={})
+        assert (await send(rig, "p1", *tasks[:2], about=about)).counted
+    async with rig_at(tmp_path) as rig:
+        assert (await rig.coordinator.round(job, 1)).reported == 2
+        again = await send(rig, "p2", *tasks[:2])
+        assert again.counted_before == [task.assignment for task in tasks[:2]]
+        assert (await rig.report(tasks[0], 9.0)).duplicate
+        await rig.report(tasks[2], 2.0, weight=2.0)
+        view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.attempt, view.reported, view.weight) == (1, 3, 8.0)
+    assert view.result is not None
+    assert rig.numbers(view.result) == [1.0, 1.0]  # (4 + 2·2) / 8
+
+
+async def test_a_sum_whose_counting_is_not_durable_is_acknowledged_to_nobody_and_gone_after_a_crash(
+    tmp_path, monkeypatch
+):
+    def read_only(*_):
+        raise StorageError("cannot mark an update as taken: read-only file system", field="path")
+
+    async with rig_at(tmp_path) as rig:
+        job, tasks = await started(rig)
+        with monkeypatch.context() as patch:
+            patch.setattr(Spool, "take", read_only)
+            for attempt in (
+                send(rig, "p1", *tasks[:2]),
+                send(rig, "p1", *tasks[:2]),
+                send(rig, "p2", *tasks),
+                rig.report(tasks[0]),
+            ):
+                with pytest.raises(StorageError, match="as taken"):
+                    await attempt
+    async with rig_at(tmp_path) as rig:
+        assert (await rig.coordinator.round(job, 1)).reported == 0
+        assert (await send(rig, "p1", *tasks)).counted
+        assert (await rig.coordinator.round(job, 1, wait_s=20)).weight == 3.0
+
+
+async def test_a_sum_whose_counting_could_not_be_made_durable_counts_once_it_can(rig, monkeypatch):
+    def read_only(*_):
+        raise StorageError("cannot mark an update as taken: read-only file system", field="path")
+
+    job, tasks = await started(rig)
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "take", read_only)
+        with pytest.raises(StorageError):
+            await send(rig, "p1", *tasks[:2])
+    again = await send(rig, "p1", *tasks[:2])
+    assert again.counted_before == [task.assignment for task in tasks[:2]]
+    await rig.report(tasks[2], 5.0)
+    assert rig.numbers((await rig.coordinator.round(job, 1, wait_s=20)).result) == [3.0, 3.0]
+
+
+async def test_no_receipt_for_a_report_in_a_sum_is_given_before_the_sum_is_taken_durably(rig, monkeypatch):
+    gate, entered, take = threading.Event(), threading.Event(), Spool.take
+
+    def slow(spool, key):
+        entered.set()
+        assert gate.wait(20)
+        return take(spool, key)
+
+    monkeypatch.setattr(Spool, "take", slow)
+    job, tasks = await started(rig)
+    asking = [asyncio.create_task(send(rig, "p1", *tasks[:2]))]
+    await asyncio.to_thread(entered.wait, 20)
+    # The pool has counted it, and a crash would still undo that.
+    assert (await rig.coordinator.round(job, 1)).reported == 2
+    asking += [asyncio.create_task(ask) for ask in (rig.report(tasks[0]), send(rig, "p2", *tasks[1:]))]
+    done, _ = await asyncio.wait(asking, timeout=0.1)
+    assert not done
+    gate.set()
+    first, repeat, other = await asyncio.gather(*asking)
+    assert first.counted
+    assert repeat.duplicate
+    assert other.counted_before == [tasks[1].assignment]
+
+
+async def test_one_sum_that_arrives_twice_at_once_counts_once(rig):
+    job, tasks = await started(rig)
+    receipts = await asyncio.gather(*(send(rig, "p1", *tasks[:2]) for _ in range(4)))
+    assert sorted(receipt.counted for receipt in receipts) == [False, False, False, True]
+    assert all(receipt.counted or len(receipt.counted_before) == 2 for receipt in receipts)
+    await rig.report(tasks[2], 5.0)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.weight, rig.numbers(view.result)) == (3.0, [3.0, 3.0])
+
+
+async def test_overlapping_sums_that_arrive_at_once_count_one_of_them(rig):
+    _, tasks = await started(rig)
+    first, second = await asyncio.gather(send(rig, "p1", *tasks[:2]), send(rig, "p2", *tasks[1:]))
+    assert {first.counted, second.counted} == {True, False}
+    assert (second if first.counted else first).counted_before == [tasks[1].assignment]
+
+
+async def test_of_devices_that_return_together_those_too_many_for_the_round_are_named(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        _, old = await started(rig)
+    async with rig_at(tmp_path) as rig:
+        await rig.report(rig.task("n1"))
+        await rig.report(rig.task("n2"))
+        receipt = await send(rig, "p1", *old)
+        assert not receipt.counted
+        assert receipt.refused == dict.fromkeys([old[1].assignment, old[2].assignment], NO_PLACE)
+        assert (await send(rig, "p2", old[0])).counted
+
+
+async def test_a_sum_whose_round_ends_while_it_arrives_is_told_of_each_report(rig):
+    job, tasks = await started(rig)
+
+    def ends(limit: int):
+        async def chunks():
+            data = sums([4.0, 4.0])
+            yield data[:10]
+            for task in tasks:
+                await rig.report(task)
+            await rig.coordinator.round(job, 1, wait_s=20)
+            await until(lambda: rig.coordinator.pool.jobs[job].attempt is None)
+            yield data[10:]
+
+        return chunks()
+
+    receipt = await rig.leaves.report(attempt_of(tasks[0].assignment), "p1", manifest(*tasks[:2]), ends)
+    assert (receipt.counted, receipt.refused) == (False, {})
+    assert receipt.counted_before == [task.assignment for task in tasks[:2]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Aggregators as a tree: sums out of one and into another; and asynchronous ones, aggregate after aggregate."""
 
+import errno
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import DirectoryBlobs
 from vennue.updates.fold import Totals
 from vennue.updates.plan import RoundPlan
+from vennue.updates.spool import Spool
 from vennue.updates.strategies import FedBuff, Median, NormClipping
 from vennue.updates.sums import MetricSums, Partial, Receipt
 
@@ -168,7 +171,7 @@ def test_a_taken_sum_replaces_an_update_that_was_never_counted(make, blobs, tmp_
     send(leaf, 1, 3.0)
     send(root, 1, 9.0)
     take(root, *summed(leaf, "p", 1))
-    assert files(tmp_path / "root") == ["partial.p.update"]
+    assert files(tmp_path / "root") == ["partial.p.taken"]
     assert (numbers(blobs, root.aggregate()) == 3.0).all()
 
 
@@ -222,12 +225,69 @@ def test_taken_sums_and_waiting_ones_are_there_after_a_crash(make, blobs):
         sink.write(data)
         sink.finish()
     again = make()
-    # Which sums were taken is for the round's state to know: it takes them again, or drops them.
-    assert {waiting.id for waiting in again.waiting} == {"p", "q"}
+    assert [waiting.id for waiting in again.waiting] == ["q"]
+    assert again.finished.keys() == {a(1), a(2)}
     again.take("p")
     again.drop_partial("q")
-    assert again.finished.keys() == {a(1), a(2)}
     assert (numbers(blobs, again.aggregate()) == 1.5).all()
+
+
+def test_a_sum_that_cannot_be_marked_as_taken_does_not_count_until_it_can(make, blobs, monkeypatch):
+    """The mark is a rename, which needs no space; but a file system may have turned read-only."""
+    leaf, root = make("leaf"), make()
+    send(leaf, 1, 3.0)
+    partial, data = summed(leaf, "p", 1)
+    with root.start_partial(partial) as sink:
+        sink.write(data)
+        sink.finish()
+
+    def read_only(*_):
+        raise OSError(errno.EROFS, "read-only file system")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", read_only)
+        with pytest.raises(StorageError, match="as taken"):
+            root.take("p")
+    assert root.receipt(a(1)) is None
+    assert [waiting.id for waiting in make().waiting] == ["p"]
+    root.take("p")
+    assert make().finished.keys() == {a(1)}
+
+
+def test_a_crash_between_the_mark_of_a_sum_and_the_removal_of_what_it_replaces_counts_the_sum(make, blobs, monkeypatch):
+    leaf, root = make("leaf"), make()
+    send(leaf, 1, 3.0)
+    send(leaf, 2, 5.0)
+    send(root, 1, 9.0)
+    partial, data = summed(leaf, "p", 1, 2)
+    with root.start_partial(partial) as sink:
+        sink.write(data)
+        sink.finish()
+
+    class Crash(BaseException):
+        pass
+
+    def crash(*_):
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Spool, "remove", crash)
+        with pytest.raises(Crash):
+            root.take("p")
+    again = make()
+    assert again.finished.keys() == {a(1), a(2)}
+    assert (numbers(blobs, again.aggregate()) == 4.0).all()
+
+
+def test_a_sum_takes_no_report_out_of_another_sum(make):
+    leaf, other, root = make("leaf"), make("other"), make()
+    for at, numbers_of in ((leaf, (1, 2)), (other, (2, 3))):
+        for number in numbers_of:
+            send(at, number, 3.0)
+    take(root, *summed(leaf, "p", 1, 2))
+    with pytest.raises(Conflict, match="part of another sum"):
+        take(root, *summed(other, "q", 2, 3))
+    assert root.finished.keys() == {a(1), a(2)}
 
 
 def test_sums_give_way_to_the_stored_sum_and_survive_with_it(make, blobs, tmp_path):
@@ -337,10 +397,13 @@ def test_an_asynchronous_aggregator_goes_on_from_the_new_model_without_the_updat
         send(aggregator, number, float(number), metadata=CHANGE, loss=float(number))
     first = aggregator.aggregate(assignments=[a(1), a(2)])
     assert (numbers(blobs, first)[0], first.metrics) == (2.5, {"loss": 1.5})
+    assert len(files(tmp_path / "root")) == 3  # until the commit is on record, a crash needs them
+    aggregator.go_on(first.model, first.assignments)
     assert files(tmp_path / "root") == ["job.1.1.3.update"]
     send(aggregator, 4, 8.0, metadata=CHANGE)
     aggregator.fold(a(3), a(4), staleness={a(3): 3, a(4): 0})
     second = aggregator.aggregate(assignments=[a(3), a(4)], round_number=2)
+    aggregator.go_on(second.model, second.assignments)
     assert numbers(blobs, second)[0] == 2.5 + (3 * 0.5 + 8) / 2  # s(3) = 1/√4
     assert files(tmp_path / "root") == []
 
@@ -350,7 +413,9 @@ def test_what_was_folded_for_the_next_aggregate_is_not_in_this_one(make, blobs):
     for number in (1, 2):
         send(aggregator, number, float(number), metadata=CHANGE)
         aggregator.fold(a(number))
-    assert numbers(blobs, aggregator.aggregate(assignments=[a(1)]))[0] == 2.0
+    first = aggregator.aggregate(assignments=[a(1)])
+    assert numbers(blobs, first)[0] == 2.0
+    aggregator.go_on(first.model, first.assignments)
     assert numbers(blobs, aggregator.aggregate(assignments=[a(2)]))[0] == 4.0
 
 

@@ -195,6 +195,38 @@ def test_a_removed_update_is_gone_and_removing_it_again_is_nothing(tmp_path, spo
     assert contents(spool) == contents(Spool(tmp_path, ATTEMPT)) == {"b": b"stays"}
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_an_update_once_taken_is_taken_for_the_next_process_too(tmp_path, durable):
+    spool = Spool(tmp_path / "marked", ATTEMPT, durable=durable)
+    for key in ("a.1", "a.2"):
+        with spool.begin() as writer:
+            writer.write(b"body")
+            writer.finish(key, {})
+    record = spool.take("a.1")
+    assert record.path.read_bytes().startswith(b"body")
+    assert spool.take("a.1") is record
+    again = Spool(tmp_path / "marked", ATTEMPT)
+    assert {one.key: one.taken for one in again.records()} == {"a.1": True, "a.2": False}
+    again.remove("a.1")
+    assert [one.key for one in Spool(tmp_path / "marked", ATTEMPT).records()] == ["a.2"]
+
+
+def test_a_mark_that_cannot_be_synced_is_taken_back(tmp_path, monkeypatch):
+    spool = Spool(tmp_path / "marked", ATTEMPT, durable=True)
+    with spool.begin() as writer:
+        writer.finish("a.1", {})
+
+    def broken(_):
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", broken)
+        with pytest.raises(StorageError, match="as taken"):
+            spool.take("a.1")
+    assert [one.taken for one in Spool(tmp_path / "marked", ATTEMPT).records()] == [False]
+    assert spool.take("a.1").taken
+
+
 def test_a_discarded_spool_leaves_nothing(spool):
     put(spool, "a")
     spool.discard()

@@ -59,6 +59,33 @@ def test_a_line_that_a_crash_cut_off_hides_no_other(tmp_path):
     assert [found(again, "j.1.1", number) is not None for number in (1, 2, 3)] == [True, False, True]
 
 
+def test_after_a_crash_the_receipts_of_a_round_that_did_not_commit_are_forgotten(tmp_path):
+    tombstones = Tombstones(tmp_path)
+    for number in (1, 2, 3):
+        tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", number)], round_number=number)
+    tombstones.settle(AttemptId("j.1.1"), committed=2)
+    for kept in (tombstones, Tombstones(tmp_path)):
+        assert [found(kept, "j.1.1", number) is not None for number in (1, 2, 3)] == [True, True, False]
+    tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", 3)], round_number=3)
+    assert found(tombstones, "j.1.1", 3) is not None
+    tombstones.settle(AttemptId("j.9.1"), committed=0)  # of which there are none
+
+
+def test_lines_of_the_first_version_are_read(tmp_path):
+    (tmp_path / "j.1.1.jsonl").write_text('\n[["j.1.1.1",101,2.5,null]]\n')
+    tombstones = Tombstones(tmp_path)
+    tombstones.settle(AttemptId("j.1.1"), committed=0)
+    assert found(tombstones, "j.1.1", 1) == Receipt(AssignmentId("j.1.1.1"), 101, 2.5, None, duplicate=True)
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_receipts_are_synced_where_they_must_outlive_a_power_loss(tmp_path, monkeypatch, durable):
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    Tombstones(tmp_path, durable=durable).bury(AttemptId("j.1.1"), [receipt("j.1.1", 1)])
+    assert bool(synced) == durable
+
+
 @pytest.mark.parametrize("assignment", ["../../etc/passwd.1", "", ".", "..1", "a/b.1.1.1", "x" * 500 + ".1.1.1"])
 def test_an_id_that_a_stranger_made_up_leads_nowhere(tmp_path, assignment):
     (tmp_path / "receipts").mkdir()
