@@ -2,16 +2,19 @@
 
 One sum at a time is on its way, with all that has come in before it was begun. It is delivered however often that
 takes; what the upstream names as counted before, or as too late, is taken out, and the rest sent again.
+
+A report is in one unit at a time. Whatever else brings it waits until that one has its outcome, since what is in a sum
+cannot be taken out of it again.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -24,6 +27,8 @@ from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.sums import Receipt
 
 log = logging.getLogger("vennue.leaf")
+
+T = TypeVar("T")
 
 RETRY_S: Final = (0.1, 5.0)
 """The first and the longest wait before a sum that could not be delivered is sent again."""
@@ -103,6 +108,10 @@ class Unit:
     """When it came; the event loop's time."""
     sum_id: str
     """The id of a leaf's sum; empty for a device's report."""
+    ready: bool = False
+    """Whether it is durable here as a unit, and may go up."""
+    told: bool = False
+    """Whether its device was told that it counts."""
 
 
 class Branch:
@@ -121,6 +130,7 @@ class Branch:
         self.key = bytes.fromhex(view.token_key)
         self.closes_at = loop.time() + view.closes_in_s
         self.waiting: dict[AssignmentId, Unit] = {}
+        """The units that have no outcome yet, by each assignment in them."""
         self.counted: dict[AssignmentId, Receipt] = {}
         """Of devices that reported here, for their repeats."""
         self.busy_at = loop.time()
@@ -149,27 +159,51 @@ class Branch:
         """Send what waits without further delay."""
         self._more.set()
 
-    def wait_for(self, receipts: Mapping[AssignmentId, Receipt], body_bytes: int, sum_id: str = "") -> Unit:
-        """A unit that is durable waits for the next sum."""
+    def holding(self, assignments: Iterable[AssignmentId]) -> list[Unit]:
+        """The units that have some of these reports in them."""
+        return list(dict.fromkeys(self.waiting[each] for each in assignments if each in self.waiting))
+
+    def claim(self, receipts: Mapping[AssignmentId, Receipt], body_bytes: int, sum_id: str = "") -> Unit:
+        """Begin a unit of reports that no other one holds. It goes up once it is made ready."""
         loop = asyncio.get_running_loop()
         unit = Unit(receipts, body_bytes, loop.create_future(), loop.time(), sum_id)
         unit.outcome.add_done_callback(seen)
         self.waiting |= dict.fromkeys(receipts, unit)
-        self._more.set()
-        if self.sending is None:
-            self.sending = loop.create_task(self._send_all(), name=f"sums of {self.view.attempt}")
         return unit
+
+    def make_ready(self, unit: Unit) -> None:
+        """A unit is durable, and waits for the next sum."""
+        unit.ready = True
+        self._more.set()
+        if self.sending is None and not unit.outcome.done():
+            self.sending = asyncio.get_running_loop().create_task(self._send_all(), name=f"sums of {self.view.attempt}")
+
+    def withdraw(self, unit: Unit, error: VennueError) -> None:
+        """A unit did not become durable."""
+        self._settle(unit, error)
+
+    def abandon(self, error: VennueError) -> None:
+        """Nothing that waits goes up any more; what is durable stays so."""
+        for unit in dict.fromkeys(self.waiting.values()):
+            self._settle(unit, error)
+
+    def _ready(self) -> list[Unit]:
+        return [unit for unit in dict.fromkeys(self.waiting.values()) if unit.ready]
 
     async def _send_all(self) -> None:
         """Send sums until nothing waits."""
         try:
-            while self.waiting:
+            while self._ready():
                 await self._until_due()
-                units = list(dict.fromkeys(self.waiting.values()))
+                units = self._ready()
                 try:
                     await self._deliver(units)
+                except OVER as error:
+                    log.info("reports of %s are too late: %s", self.view.attempt, error)
+                    self.is_over = True
+                    await self._release(self._ready())
+                    self.abandon(error)
                 except VennueError as error:
-                    log.warning("reports of %s came to nothing: %s", self.view.attempt, error)
                     await self._give_up(units, error)
         finally:
             self.sending = None
@@ -178,11 +212,13 @@ class Branch:
     async def _until_due(self) -> None:
         loop = asyncio.get_running_loop()
         flush = self._trunk.flush
-        oldest = next(iter(self.waiting.values()))
-        due_at = min(oldest.since + flush.age_s, self.closes_at - flush.margin_s)
-        while not self._trunk.stopping and loop.time() < due_at:
-            waiting_bytes = sum(unit.body_bytes for unit in set(self.waiting.values()))
-            if len(self.waiting) >= flush.reports or waiting_bytes >= flush.bytes:
+        while not self._trunk.stopping:
+            units = self._ready()
+            due_at = min(units[0].since + flush.age_s, self.closes_at - flush.margin_s)
+            reports = sum(len(unit.receipts) for unit in units)
+            if loop.time() >= due_at or reports >= flush.reports:
+                return
+            if sum(unit.body_bytes for unit in units) >= flush.bytes:
                 return
             self._more.clear()
             try:
@@ -196,11 +232,11 @@ class Branch:
         while units:
             id = uuid.uuid4().hex
             sums = self._trunk.outgoing / id
-            assignments = [assignment for unit in units for assignment in unit.receipts]
             try:
-                async with self._trunk.folding:
-                    manifest = await self._trunk.uploads.in_thread(_write, self.aggregator, id, assignments, sums)
-                receipt = await self._send(id, manifest, sums)
+                manifest = await self._until_done(lambda: self._written(id, units, sums))  # noqa: B023 - awaited here
+                receipt = await self._until_done(
+                    lambda: self._trunk.upstream.send(self.view.attempt, id, manifest, sums)  # noqa: B023 - as above
+                )
             finally:
                 sums.unlink(missing_ok=True)
             if receipt.counted:
@@ -212,44 +248,77 @@ class Branch:
                 done = [unit for unit in units if not named.isdisjoint(unit.receipts)]
                 if not done:
                     raise Unavailable("the upstream refuses a sum, but names none of its reports", field="root")
-            gone = [assignment for unit in done for assignment in unit.receipts]
-            await self._trunk.uploads.in_thread(self.aggregator.release, gone)
+            await self._release(done)
             for unit in done:
                 self._settle(unit, _about(unit, receipt))
             units = [unit for unit in units if unit not in done]
 
-    async def _send(self, id: str, manifest: PartialManifest, sums: Path) -> PartialReceipt:
-        """Deliver a sum, however often that takes, until the round must be over."""
-        loop = asyncio.get_running_loop()
+    async def _until_done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do what may fail for a while, a full disk or an upstream that is away, however often that takes.
+
+        There is no limit: as long as the upstream cannot be asked, nobody knows that the round is over.
+        """
         wait_s, most_s = RETRY_S
         while True:
             try:
-                return await self._trunk.upstream.send(self.view.attempt, id, manifest, sums)
+                return await work()
             except (Unavailable, Overloaded, StorageError) as error:
-                if self._trunk.stopping or loop.time() > self.closes_at + most_s:
+                if self._trunk.stopping:
                     raise
                 log.info("a sum of %s waits: %s", self.view.attempt, error)
                 await asyncio.sleep(max(wait_s, getattr(error, "retry_after_s", 0.0)))
                 wait_s = min(2 * wait_s, most_s)
 
+    async def _written(self, id: str, units: list[Unit], sums: Path) -> PartialManifest:
+        assignments = [assignment for unit in units for assignment in unit.receipts]
+        async with self._trunk.folding:
+            return await self._trunk.uploads.in_thread(_write, self.aggregator, id, assignments, sums)
+
     async def _give_up(self, units: list[Unit], error: VennueError) -> None:
-        """Nothing of these can count here. Those whose round is over are told so; others may be sent again."""
+        """These do not go up as they are, for no fault of their devices: those may send them again, here or elsewhere.
+
+        At a stop they stay in the spool.
+        """
+        log.warning("reports of %s came to nothing here: %s", self.view.attempt, error)
+        waiting = [unit for unit in units if not unit.outcome.done()]
         if not self._trunk.stopping:
-            gone = [assignment for unit in units for assignment in unit.receipts if not unit.outcome.done()]
+            await self._release(waiting)
+        elsewhere = Unavailable(
+            f"this leaf could not have the report counted: {error.message}",
+            field="root",
+            fix="send it again, here or to the root",
+        )
+        for unit in waiting:
+            self._settle(unit, elsewhere)
+
+    async def _release(self, units: Iterable[Unit]) -> None:
+        """These are of no more use here. One that cannot be removed is sent again by the next process, and is known."""
+        gone = [assignment for unit in units for assignment in unit.receipts]
+        try:
             await self._trunk.uploads.in_thread(self.aggregator.release, gone)
-        for unit in units:
-            self._settle(unit, error)
-        self.is_over = self.is_over or isinstance(error, OVER)
+        except StorageError as error:
+            log.warning("%s", error)
 
     def _settle(self, unit: Unit, outcome: PartialReceipt | VennueError) -> None:
         for assignment in unit.receipts:
-            self.waiting.pop(assignment, None)
+            if self.waiting.get(assignment) is unit:
+                del self.waiting[assignment]
         if unit.outcome.done():
             return
         if isinstance(outcome, VennueError):
             unit.outcome.set_exception(outcome)
-        else:
-            unit.outcome.set_result(outcome)
+            return
+        if outcome.counted:
+            self._trunk.counters.reports += len(unit.receipts)
+        if not unit.sum_id:
+            if outcome.counted:
+                self._trunk.counters.report_bytes += unit.body_bytes
+            self.counted |= {
+                assignment: receipt
+                for assignment, receipt in unit.receipts.items()
+                if outcome.counted or assignment in outcome.counted_before
+            }
+        unit.outcome.set_result(outcome)
 
 
 def _write(aggregator: RoundAggregator, id: str, assignments: list[AssignmentId], path: Path) -> PartialManifest:

@@ -7,7 +7,8 @@ in meanwhile, and always before the round's deadline.
 
 Nothing here decides what counts. The root does, by assignment, so a sum may be sent again, a device may turn to another
 leaf or to the root, and a leaf that died may send what its spool holds anew, under other ids: each report counts once.
-A report that the root will not have is taken out of the sum, and its device is told why.
+A report that the root will not have is taken out of the sum, and its device is told why. A sum of a leaf below that
+holds a report which is on its way up already waits for the outcome, and its leaf is told what became of that report.
 
 Rounds that cannot be summed (see `RoundPlan.keeps_updates`) are passed on report by report, by whoever owns this.
 """
@@ -31,6 +32,7 @@ from vennue.core.errors import (
     Conflict,
     InvalidInput,
     InvalidUpdate,
+    NotFound,
     Overloaded,
     StorageError,
     TooLate,
@@ -47,6 +49,7 @@ from vennue.updates.sums import Partial
 
 log = logging.getLogger("vennue.leaf")
 
+ASK_AGAIN_S: Final = 1.0
 IDLE_S: Final = 60.0
 """An attempt for which nothing has come for so long is forgotten; another report makes it known again."""
 
@@ -100,6 +103,7 @@ class Leaf:
         self._branches: dict[AttemptId, Branch] = {}
         self._opening: dict[AttemptId, asyncio.Task[Branch]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -120,15 +124,32 @@ class Leaf:
             branch.hurry()
 
     async def stop(self, drain_s: float) -> None:
-        """Let sums on their way arrive for at most so long. What then waits stays in the spool."""
+        """Let sums on their way arrive for at most so long. What then waits stays in the spool, and is told to wait."""
+        if self._is_stopped:
+            return
         self.announce_stop()
-        sending = [branch.sending for branch in self._branches.values() if branch.sending is not None]
-        if sending:
-            await asyncio.wait(sending, timeout=drain_s)
-        for task in (*self._tasks, *sending):
+        until = asyncio.get_running_loop().time() + drain_s
+        while sending := self._sending():
+            left_s = until - asyncio.get_running_loop().time()
+            if left_s <= 0:
+                break
+            await asyncio.wait(sending, timeout=left_s)
+        self._is_stopped = True
+        working: list[asyncio.Task[Any]] = [*self._tasks, *self._opening.values(), *self._sending()]
+        for task in working:
             task.cancel()
-            await asyncio.wait((task,))
+        if working:
+            await asyncio.wait(working)
+        for branch in self._branches.values():
+            branch.abandon(_stopped())
+            if branch.closing is None:
+                await self.uploads.in_thread(branch.aggregator.close, discard=branch.is_over)
+            else:
+                await branch.closing
         await self.uploads.stop()
+
+    def _sending(self) -> list[asyncio.Task[None]]:
+        return [branch.sending for branch in self._branches.values() if branch.sending is not None]
 
     @property
     def stopping(self) -> bool:
@@ -188,22 +209,42 @@ class Leaf:
                 start = functools.partial(
                     branch.aggregator.start_update, id, weight, metrics=metrics, sha256=sha256, token=token
                 )
-                receipt = await self.uploads.receive(start, UpdateSink.finish, body(branch.aggregator.max_update_bytes))
-                # A sum that holds it may have come from a leaf below in the meantime.
-                unit = branch.waiting.get(id) or branch.wait_for({id: receipt}, receipt.body_bytes)
+                chunks = body(branch.aggregator.max_update_bytes)
+                try:
+                    receipt = await self.uploads.receive(start, UpdateSink.finish, chunks)
+                except TooLate:  # its round ended while it arrived: the upstream knows what counted
+                    raise _ask_again() from None
+            # A sum that holds it may have come from a leaf below in the meantime; it may even have gone up.
+            unit = branch.waiting.get(id)
+            if unit is None:
+                if branch.aggregator.receipt(id) is None:
+                    raise _ask_again()
+                unit = branch.claim({id: receipt}, receipt.body_bytes)
+                branch.make_ready(unit)
         outcome = await self._outcome(unit)
         if id in outcome.refused:
             self.counters.refused_reports += 1
             raise TooLate(outcome.refused[id], field="assignment", value=id, fix="check in again")
-        receipt = unit.receipts[id]
-        is_new = outcome.counted and id not in branch.counted
-        branch.counted[id] = receipt
-        if is_new:
-            self.counters.reports += 1
-            self.counters.report_bytes += receipt.body_bytes
-        else:
-            self.counters.duplicates += 1
-        return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=not is_new)
+        if not outcome.counted and id not in outcome.counted_before:
+            raise _ask_again()  # it was in a sum that came to nothing for another report's sake
+        is_new = outcome.counted and not unit.sum_id and not unit.told
+        unit.told = True
+        self.counters.duplicates += not is_new
+        return ReportReceipt(assignment=id, sha256=unit.receipts[id].sha256, duplicate=not is_new)
+
+    async def expected(self, id: AssignmentId, token: str) -> int | None:
+        """How large an assignment's report may be; None if it counts already.
+
+        Raises:
+            PassOn: the upstream must be asked itself.
+            VennueError: as `receive`.
+        """
+        try:
+            branch = await self._branch(attempt_of(id))
+        except OVER as error:
+            raise PassOn(error.message, field="assignment", value=id) from error
+        holder(branch.key, id, token)
+        return None if id in branch.counted else branch.aggregator.max_update_bytes
 
     async def attempt(self, id: AttemptId) -> AttemptView:
         """What a leaf below must know of an open attempt.
@@ -213,8 +254,8 @@ class Leaf:
         """
         try:
             branch = await self._branch(id)
-        except PassOn:
-            return await self._upstream.attempt(id)
+        except PassOn:  # then no leaf below can have its sums counted through this one
+            return msgspec.structs.replace(await self._upstream.attempt(id), sums=False)
         left_s = max(0.0, branch.closes_at - asyncio.get_running_loop().time())
         return msgspec.structs.replace(branch.view, closes_in_s=left_s)
 
@@ -228,31 +269,45 @@ class Leaf:
         partial = partial_of(id, manifest)
         try:
             branch = await self._branch(attempt)
+            return _impostors(branch, manifest) or await self._report(branch, partial, body)
         except OVER:
             return await self._upstream.send(attempt, id, manifest, None)  # it knows which of them were counted
-        refused = _impostors(branch, manifest)
-        if refused is not None:
-            return refused
-        units = {branch.waiting[assignment] for assignment in partial.receipts if assignment in branch.waiting}
-        if units:
-            unit = next(iter(units))
-            return await (self._outcome(unit) if unit.sum_id == id else self._after(units, partial))
+
+    async def _report(self, branch: Branch, partial: Partial, body: Body) -> PartialReceipt:
+        while units := branch.holding(partial.receipts):
+            if units[0].sum_id == partial.id:
+                return await self._outcome(units[0])
+            outcome = await self._after(units, partial)
+            if outcome.counted_before or outcome.refused:
+                return outcome
+        aggregator = branch.aggregator
         with branch.used():
-            aggregator = branch.aggregator
-
-            def finish(sink: PartialSink) -> None:
-                sink.finish()
-                aggregator.take(id)
-
             start = functools.partial(aggregator.start_partial, partial)
-            await self.uploads.receive(start, finish, body(aggregator.max_partial_bytes))
-            unit = branch.wait_for(partial.receipts, aggregator.layout.total_bytes, id)
-        outcome = await self._outcome(unit)
-        self.counters.reports += len(partial.receipts) if outcome.counted else 0
-        return outcome
+            await self.uploads.receive(start, PartialSink.finish, body(aggregator.max_partial_bytes))
+            # What came meanwhile has its own way up: the leaf below asks again, and learns what became of it.
+            units = branch.holding(partial.receipts)
+            if not units:
+                unit = branch.claim(partial.receipts, aggregator.layout.total_bytes, partial.id)
+                await asyncio.shield(self._spawn(self._take(branch, unit)))
+                units = [unit]
+            elif units[0].sum_id != partial.id:
+                await self.uploads.in_thread(aggregator.drop_partial, partial.id)
+                raise _ask_again()
+        return await self._outcome(units[0])
+
+    async def _take(self, branch: Branch, unit: Unit) -> None:
+        """A sum of a leaf below stands for its reports, and may go up."""
+        try:
+            await self.uploads.in_thread(branch.aggregator.take, unit.sum_id)
+        except StorageError as error:
+            branch.withdraw(unit, error)
+        except (Conflict, NotFound):
+            branch.withdraw(unit, _ask_again())
+        else:
+            branch.make_ready(unit)
 
     async def _after(self, units: Iterable[Unit], partial: Partial) -> PartialReceipt:
-        """The answer to a sum some of whose reports are on their way up already: what becomes of those."""
+        """What becomes of those reports of a sum that are on their way up already."""
         counted_before: list[AssignmentId] = []
         refused: dict[AssignmentId, str] = {}
         for unit in units:
@@ -270,13 +325,17 @@ class Leaf:
                 return await asyncio.shield(unit.outcome)
         except TimeoutError:
             raise Overloaded(
-                "the report is safe here, but the root has not counted it yet", retry_after_s=1.0, fix="ask again"
+                "the report is safe here, but the root has not counted it yet",
+                retry_after_s=ASK_AGAIN_S,
+                fix="ask again",
             ) from None
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     async def _branch(self, attempt: AttemptId) -> Branch:
         """An attempt, asked for once however many devices come with its reports."""
+        if self._is_stopped:
+            raise _stopped()
         branch = self._branches.get(attempt)
         if branch is not None and branch.is_over:
             await self._forget(branch)
@@ -310,7 +369,7 @@ class Leaf:
                 await self.uploads.in_thread(aggregator.drop_partial, partial.id)
             branch = self._branches[attempt] = Branch(view, aggregator, self._trunk)
             for receipts in aggregator.units:
-                branch.wait_for(receipts, sum(receipt.body_bytes for receipt in receipts.values()))
+                branch.make_ready(branch.claim(receipts, sum(receipt.body_bytes for receipt in receipts.values())))
             return branch
         finally:
             del self._opening[attempt]
@@ -364,7 +423,7 @@ class Leaf:
                 fix="make the data directory writable",
             ) from error
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         async def watched() -> None:
             try:
                 await work
@@ -376,6 +435,21 @@ class Leaf:
         task = asyncio.get_running_loop().create_task(watched())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _ask_again() -> Overloaded:
+    return Overloaded(
+        "reports that belong together came by several ways at once, and are being sorted out",
+        retry_after_s=ASK_AGAIN_S,
+        fix="send it again",
+    )
+
+
+def _stopped() -> Unavailable:
+    return Unavailable(
+        "this leaf stops; what it holds goes up when it starts again", field="leaf", fix="ask again soon"
+    )
 
 
 def _impostors(branch: Branch, manifest: PartialManifest) -> PartialReceipt | None:
