@@ -93,6 +93,14 @@ def trace() -> Trace:
     return phone_trace()
 
 
+class Reached(msgspec.Struct, kw_only=True):
+    """How well a job's model does on held-out data, and when, in seconds since the run began."""
+
+    elapsed_s: float
+    loss: float
+    accuracy: float
+
+
 class JobResult(msgspec.Struct, kw_only=True):
     """How one job fared in one run. Losses are mean cross-entropies on held-out data, in nats."""
 
@@ -114,6 +122,8 @@ class JobResult(msgspec.Struct, kw_only=True):
     loss_after: float
     accuracy_before: float
     accuracy_after: float
+    history: list[Reached]
+    """By round, from 0."""
 
     @property
     def succeeded(self) -> bool:
@@ -164,12 +174,13 @@ class Scene:
         self.regions = _regions(jobs, fleet.phones)
         self.views: dict[str, JobView] = {}
         """The server's latest word on each job, by id."""
-        self._began_at = began_at
+        self.began_at = began_at
+        """The event loop's time when the run began."""
 
     @property
     def elapsed_s(self) -> float:
         """Since the run began."""
-        return asyncio.get_running_loop().time() - self._began_at
+        return asyncio.get_running_loop().time() - self.began_at
 
 
 Watch = Callable[[Scene], Coroutine[Any, Any, None]]
@@ -247,6 +258,10 @@ def _result(scene: Scene) -> RunResult:
         spec, view = progress.job.job, progress.final
         assert view is not None, "drive returns only when its job has ended"
         before, after = progress.scores[0], progress.scores[-1]
+        history = [
+            Reached(elapsed_s=at - scene.began_at, loss=score.loss, accuracy=score.accuracy)
+            for at, score in zip(progress.reached_at, progress.scores, strict=True)
+        ]
         jobs.append(
             JobResult(
                 name=spec.name, task=progress.job.task, requirement=spec.requirement,
@@ -254,7 +269,7 @@ def _result(scene: Scene) -> RunResult:
                 state=view.state, jct_s=view.jct_s or 0.0, scheduling_delay_s=view.scheduling_delay_s,
                 collection_s=view.collection_s, devices_bound=view.devices_bound,
                 loss_before=before.loss, loss_after=after.loss,
-                accuracy_before=before.accuracy, accuracy_after=after.accuracy,
+                accuracy_before=before.accuracy, accuracy_after=after.accuracy, history=history,
             )
         )  # fmt: skip
     average_s = sum(job.jct_s for job in jobs) / len(jobs)

@@ -69,6 +69,8 @@ class JobProgress:
         self.job = job
         self.id: str | None = None
         self.scores: list[Score] = []
+        self.reached_at: list[float] = []
+        """When the model of each score was there, by the event loop's clock."""
         self.final: JobView | None = None
         """The job as it ended."""
 
@@ -90,14 +92,19 @@ async def drive(server: str, progress: JobProgress, *, seed: int, compute: Calla
     job = progress.job
     learning = task(job.task)
     model: Model = learning.initial_model(seed)
-    progress.scores.append(await compute(learning.evaluate, model))
+    await _score(progress, model, compute)
     await asyncio.sleep(job.arrives_s)
     async with AsyncJob(server, job.job, retry=Retry(total_s=GONE_S)) as handle:
         progress.id = handle.id
         try:
             async for turn in handle.rounds({"task": job.task, **job.config}):
                 model = await turn.run(model)
-                progress.scores.append(await compute(learning.evaluate, model))
+                await _score(progress, model, compute)
         except JobEnded:
             pass  # the final state says why
         progress.final = await handle.status()
+
+
+async def _score(progress: JobProgress, model: Model, compute: Callable[..., Awaitable[Any]]) -> None:
+    progress.reached_at.append(asyncio.get_running_loop().time())
+    progress.scores.append(await compute(task(progress.job.task).evaluate, model))
