@@ -27,6 +27,14 @@ MODEL_HEADER = "Vennue-Model"
 """``PUT …/report``: the SHA-256 of the model that was trained. If it is there, it must be the task's."""
 METRICS_HEADER = "Vennue-Metrics"
 """``PUT …/report``: a JSON object of names and finite numbers (ASCII), averaged with the same weights."""
+REPR_DIGEST_HEADER = "Repr-Digest"
+"""``PATCH …/upload``: the SHA-256 of the whole report (RFC 9530), as in ``sha-256=:BASE64:``."""
+OFFSET_HEADER = "Upload-Offset"
+"""``…/upload``: how many bytes are there, which is where the next part begins."""
+COMPLETE_HEADER = "Upload-Complete"
+"""``…/upload``: ``?1`` with the last part, ``?0`` with the others."""
+LENGTH_HEADER = "Upload-Length"
+"""``PATCH …/upload``: the size of the whole, where it is known: what is too large is then refused at once."""
 VARIANT_HEADER = "Vennue-Variant"
 """``GET /v1/blobs/…``: that the answer is not the blob, but ``delta``, or the blob in one of the roundings."""
 DELTA_TYPE = "application/vnd.vennue.delta"
@@ -336,6 +344,14 @@ class BlobReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
     sha256: Digest
     size_bytes: int
+
+
+class UploadView(msgspec.Struct, frozen=True, kw_only=True):
+    """``…/upload``: how far an upload in parts is."""
+
+    received_bytes: int
+    complete: bool
+    """Whether all of it is here, and in use."""
 
 
 # -- operators -------------------------------------------------------------------------------------------------------

@@ -3,13 +3,14 @@
 import base64
 import hashlib
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.server_process import ServerProcess
-from tests.e2e.test_server_api import is_problem, put, sha256
+from tests.e2e.server_process import ServerProcess, model, numbers
+from tests.e2e.test_server_api import end, is_problem, put, report, sha256, submit, task_for
 from vennue._zstd import zstd
 from vennue.tensors.delta import DeltaReader
 from vennue.tensors.model import load, save
@@ -153,3 +154,234 @@ def test_forms_that_do_not_exist_are_refused(client):
     is_problem(client.get(f"{path}?from=yesterday"), 422, "from")
     is_problem(client.get(f"{path}?from={'0' * 64}&rounding=int8"), 422, "from")
     is_problem(client.get(f"/v1/blobs/{'0' * 64}?rounding=int8"), 404, "digest")
+
+
+# -- uploads in parts ------------------------------------------------------------------------------------------------
+
+
+def part(client: httpx.Client, path: str, data: bytes, offset: int, *, last: bool, **headers: str) -> httpx.Response:
+    shown = {"upload-offset": str(offset), "upload-complete": "?1" if last else "?0"}
+    return client.patch(
+        f"{path}/upload", content=data, headers=shown | {n.replace("_", "-"): v for n, v in headers.items()}
+    )
+
+
+def fresh(name: str, size: int = 10_000) -> tuple[str, bytes]:
+    """A blob that no server has, and its path."""
+    data = (name.encode() * size)[:size]
+    return f"/v1/blobs/{sha256(data)}", data
+
+
+def state(client: httpx.Client, path: str, **headers: str) -> tuple[int, bool]:
+    answer = client.get(f"{path}/upload", headers={n.replace("_", "-"): v for n, v in headers.items()})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    assert answer.headers["upload-offset"] == str(told["received_bytes"])
+    assert answer.headers["cache-control"] == "no-store"
+    return told["received_bytes"], told["complete"]
+
+
+def test_a_blob_is_uploaded_in_parts(client):
+    path, data = fresh("in parts")
+    assert state(client, path) == (0, False)
+    assert part(client, path, data[:4000], 0, last=False).json() == {"received_bytes": 4000, "complete": False}
+    assert client.get(path).status_code == 404
+    assert state(client, path) == (4000, False)
+    last = part(client, path, data[4000:], 4000, last=True)
+    assert (last.status_code, last.json()) == (201, {"received_bytes": 10_000, "complete": True})
+    assert client.get(path).content == data
+    assert state(client, path) == (10_000, True)
+
+
+def test_what_is_there_already_is_not_uploaded_again(client):
+    path, data = fresh("there already")
+    put(client, data)
+    assert state(client, path) == (10_000, True)
+    assert part(client, path, data, 0, last=True).json() == {"received_bytes": 10_000, "complete": True}
+
+
+def test_a_part_that_begins_elsewhere_is_refused_and_told_where(client):
+    path, data = fresh("elsewhere")
+    part(client, path, data[:1000], 0, last=False)
+    for offset in (0, 999, 1001):
+        problem = is_problem(part(client, path, data[offset:], offset, last=True), 409, "Upload-Offset")
+        assert problem["limit"] == 1000
+    assert part(client, path, data[1000:], 1000, last=True).status_code == 201
+
+
+def test_what_has_arrived_of_a_part_whose_connection_breaks_is_kept(server, client):
+    path, data = fresh("broken off", 300_000)
+    with server.connect() as connection:
+        head = f"PATCH {path}/upload HTTP/1.1\r\nhost: test\r\nupload-offset: 0\r\ncontent-length: {len(data)}\r\n\r\n"
+        connection.sendall(head.encode() + data[:200_000])
+    while state(client, path) != (200_000, False):
+        pass  # until the server has noticed
+    assert part(client, path, data[200_000:], 200_000, last=True).status_code == 201
+    assert client.get(path).content == data
+
+
+def test_parts_of_other_bytes_are_refused_in_the_end_and_begin_anew(client):
+    path, data = fresh("wrong")
+    part(client, path, b"x" * 5000, 0, last=False)
+    is_problem(part(client, path, data[5000:], 5000, last=True), 422, "digest")
+    assert state(client, path) == (0, False)
+    assert part(client, path, data, 0, last=True).status_code == 201
+
+
+def test_a_whole_of_another_size_than_announced_is_refused(client):
+    path, data = fresh("size")
+    is_problem(part(client, path, data[:100], 0, last=True, upload_length="101"), 422, "body")
+    is_problem(part(client, path, data, 0, last=True, upload_length="9999"), 422, "Upload-Length")
+    assert state(client, path) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("upload-offset", "one"), ("upload-offset", "-1"), ("upload-complete", "yes"), ("upload-length", "1e9")],
+)
+def test_headers_that_make_no_sense_are_refused(client, name, value):
+    path, data = fresh("nonsense")
+    headers = {"upload-offset": "0", name: value}
+    is_problem(client.patch(f"{path}/upload", content=data, headers=headers), 422, name.title())
+    is_problem(client.patch(f"{path}/upload", content=data), 422, "Upload-Offset")
+    assert is_problem(part(client, path, b"", 2**60, last=True), 413, "Upload-Offset")["limit"] == 4 * 2**30
+
+
+def test_an_upload_goes_on_after_the_server_was_killed(tmp_path):
+    path, data = fresh("restart", 3_000_000)
+    with ServerProcess(tmp_path / "data") as first, first.client() as client:
+        part(client, path, data[:2_000_000], 0, last=False)
+        first.kill()
+    with ServerProcess(tmp_path / "data") as second, second.client() as client:
+        assert state(client, path) == (2_000_000, False)
+        assert part(client, path, data[2_000_000:], 2_000_000, last=True).status_code == 201
+        assert client.get(path).content == data
+
+
+def test_uploads_above_the_disk_s_quota_are_refused_with_the_numbers(tmp_path):
+    with (
+        ServerProcess(tmp_path / "data", disk_quota_bytes="1000000") as server,
+        server.client() as client,
+    ):
+        path, data = fresh("fits", 900_000)
+        assert client.put(path, content=data).status_code == 201
+        path, data = fresh("does not fit", 100_001)
+        for answer in (
+            client.put(path, content=data),
+            part(client, path, data, 0, last=True),
+            part(client, path, data[:10], 0, last=False, upload_length="100001"),
+        ):
+            problem = is_problem(answer, 507, "disk_quota_bytes")
+            assert (problem["value"], problem["limit"]) == (1_000_001, 1_000_000)
+            assert "VENNUE_DISK_QUOTA_BYTES" in problem["fix"]
+        path, data = fresh("fits, too", 100_000)
+        assert part(client, path, data, 0, last=True).status_code == 201
+
+
+# -- reports in parts ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def task(client) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """A device's task of a round for one, and an update for it."""
+    job = submit(client, demand=1)
+    answer = client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(client, model(size=100_000))})
+    assert answer.status_code == 200, answer.text
+    yield task_for(client, "slow"), model(1.5, size=100_000)
+    end(client, job)
+
+
+def announced(task: dict[str, Any], data: bytes) -> dict[str, str]:
+    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+    return {
+        "authorization": f"Bearer {task['token']}", "repr-digest": f"sha-256=:{digest}:", "vennue-examples": "7",
+        "vennue-metrics": '{"loss": 0.5}',
+    }  # fmt: skip
+
+
+def of(task: dict[str, Any]) -> str:
+    return f"/v1/assignments/{task['assignment']}"
+
+
+def outcome(client: httpx.Client, task: dict[str, Any]) -> dict[str, Any]:
+    view: dict[str, Any] = client.get(f"/v1/jobs/{task['job']}/rounds/1", params={"wait": 10}).json()
+    return view
+
+
+def test_a_report_over_a_link_that_breaks_again_and_again_counts_once(server, client, task):
+    """Case Q6."""
+    given, update = task
+    headers = announced(given, update)
+    position, step = 0, 70_000
+    while len(update) - position > step:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        head = (
+            f"PATCH {of(given)}/upload HTTP/1.1\r\nhost: test\r\n{lines}"
+            f"upload-offset: {position}\r\ncontent-length: {len(update) - position}\r\n\r\n"
+        )
+        with server.connect() as connection:
+            connection.sendall(head.encode() + update[position : position + step])
+        expected = position + step
+        while position < expected:
+            position, complete = state(client, of(given), **headers)
+            assert not complete
+        assert position == expected
+    answer = part(client, of(given), update[position:], position, last=True, **headers)
+    assert (answer.status_code, answer.json()) == (200, {"received_bytes": len(update), "complete": True})
+    view = outcome(client, given)
+    assert (view["state"], view["reported"], view["weight"], view["metrics"]) == ("committed", 1, 7.0, {"loss": 0.5})
+    assert numbers(client.get(f"/v1/blobs/{view['result']}").content) == [1.5] * 100_000
+    assert part(client, of(given), b"", len(update), last=True, **headers).json()["complete"]
+    assert state(client, of(given), **headers)[1]
+
+
+def test_a_part_over_a_new_connection_ends_the_one_that_broke_unnoticed(server, client, task):
+    given, update = task
+    headers = announced(given, update)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    head = (
+        f"PATCH {of(given)}/upload HTTP/1.1\r\nhost: test\r\n{lines}"
+        f"upload-offset: 0\r\ncontent-length: {len(update)}\r\n\r\n"
+    )
+    with server.connect() as silent:
+        silent.sendall(head.encode() + update[:1000])
+        answer = part(client, of(given), update, 0, last=True, **headers)
+        while answer.status_code == 409:
+            received, _ = state(client, of(given), **headers)
+            answer = part(client, of(given), update[received:], received, last=True, **headers)
+        assert answer.json() == {"received_bytes": len(update), "complete": True}
+    assert outcome(client, given)["state"] == "committed"
+
+
+def test_a_report_in_parts_that_is_no_update_is_refused_and_may_be_corrected(client, task):
+    given, update = task
+    wrong = model(1.0, size=3)
+    is_problem(part(client, of(given), wrong, 0, last=True, **announced(given, wrong)), 422)
+    assert state(client, of(given), **announced(given, wrong)) == (0, False)
+    assert part(client, of(given), update, 0, last=True, **announced(given, update)).status_code == 200
+
+
+def test_only_the_device_itself_uploads_its_report(client, task):
+    given, update = task
+    headers = announced(given, update)
+    is_problem(part(client, of(given), update, 0, last=True, **headers | {"authorization": "Bearer x"}), 403)
+    is_problem(part(client, of(given), update, 0, last=True, repr_digest=headers["repr-digest"]), 401)
+    is_problem(
+        client.get(f"{of(given)}/upload", headers={"authorization": headers["authorization"]}), 422, "Repr-Digest"
+    )
+    is_problem(client.get("/v1/assignments/nobody-123456.1.1.1/upload", headers=headers), 404)
+    is_problem(part(client, of(given), b"", 100_000_000, last=False, **headers), 413, "Upload-Offset")
+
+
+def test_a_report_in_parts_ends_with_its_assignment(client, task):
+    """Case Q6, the other way out, and D4: what is over takes no further part, and frees its slot."""
+    given, update = task
+    headers = announced(given, update)
+    part(client, of(given), update[:1000], 0, last=False, **headers)
+    abort = client.post(f"{of(given)}/abort", headers={"authorization": headers["authorization"]})
+    assert abort.status_code == 204
+    is_problem(part(client, of(given), update[1000:], 1000, last=True, **headers), 409)
+    other = task_for(client, "another")
+    assert other["job"] == given["job"]
+    assert report(client, other, update).status_code == 200
+    assert outcome(client, given)["state"] == "committed"

@@ -48,13 +48,21 @@ class Uploads:
         self._buffer_bytes = buffer_bytes
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="vennue-data")
 
-    async def receive(self, start: Callable[[], Sink], finish: Callable[[Sink], T], chunks: AsyncIterator[bytes]) -> T:
+    async def receive(
+        self,
+        start: Callable[[], Sink],
+        finish: Callable[[Sink], T],
+        chunks: AsyncIterator[bytes],
+        *,
+        keep: bool = False,
+    ) -> T:
         """Write a body to a sink, by the block, and finish it; or abort it.
 
         Args:
             start: opens the sink, in a thread, when the first block is there.
             finish: what to do with the sink in the end, in a thread.
             chunks: the body.
+            keep: whether what came of a body that breaks off is written to the sink before that is aborted.
 
         Raises:
             Overloaded: all places are taken.
@@ -74,6 +82,7 @@ class Uploads:
 
         loop = asyncio.get_running_loop()
         writing: asyncio.Future[Any] | None = None
+        finishing: asyncio.Future[T] | None = None
         block: list[bytes] = []
         size_bytes = 0
         self.active += 1
@@ -83,16 +92,20 @@ class Uploads:
                 size_bytes += len(chunk)
                 self.buffered_bytes += len(chunk)
                 if size_bytes >= BLOCK_BYTES or self.buffered_bytes > self._buffer_bytes:
-                    writing = loop.run_in_executor(self._threads, write, block)
+                    writing, block = loop.run_in_executor(self._threads, write, block), []
                     await writing
                     self.buffered_bytes -= size_bytes
-                    block, size_bytes = [], 0
-            finishing: asyncio.Future[T] = loop.run_in_executor(self._threads, lambda: finish(write(block)))
+                    size_bytes = 0
+            finishing = loop.run_in_executor(self._threads, lambda: finish(write(block)))
             writing = finishing
             return await finishing
         except BaseException:
             if writing is not None and not writing.done():
                 await asyncio.wait((writing,))  # a sink belongs to one thread at a time
+            if keep and block and finishing is None:
+                keeping = loop.run_in_executor(self._threads, write, block)
+                await asyncio.wait((keeping,))
+                keeping.exception()  # what broke the body off is what is told
             if sink is not None:
                 sink.abort()
             raise

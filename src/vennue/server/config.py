@@ -37,6 +37,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest long poll; a client that asks for more gets this."""
     waiters: int = 10_000
     """Long polls at once; more are told to come back."""
+    jobs: int = 10_000
+    """Active jobs at once; who submits more is told to come back."""
     connections: int = 16_384
     """Connections at once; more wait in the kernel's queue."""
     lag_s: float = 1.0

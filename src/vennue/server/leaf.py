@@ -14,7 +14,9 @@ from prometheus_client.registry import Collector
 
 from vennue.control.distribution import Distribution
 from vennue.control.leaf import Leaf, PassOn
-from vennue.core.errors import NotFound
+from vennue.control.parts import Parts
+from vennue.core.errors import NotFound, TooLate
+from vennue.core.ids import AssignmentId
 from vennue.protocol import Health
 from vennue.server.application import Application
 from vennue.server.config import Limits
@@ -66,7 +68,7 @@ class LeafApp(Application):
         self._root = upstream.url
         operator = _OperatorRoutes(leaf, upstream, self.responses, version)
         routes = [
-            *_DeviceRoutes(leaf, upstream, limits).routes(),
+            *_DeviceRoutes(leaf, upstream, Parts(distribution.blobs, leaf.uploads), limits).routes(),
             *_BlobRoutes(upstream, distribution, limits).routes(),
             *LeafRoutes(leaf, limits.blob_bytes, leaf_key).routes(),
             *operator.routes(),
@@ -90,8 +92,8 @@ class LeafApp(Application):
 class _DeviceRoutes(DeviceRoutes):
     """A device's calls: reports are taken here, the others passed on."""
 
-    def __init__(self, leaf: Leaf, upstream: HttpUpstream, limits: Limits) -> None:
-        super().__init__(leaf.receive, limits)
+    def __init__(self, leaf: Leaf, upstream: HttpUpstream, parts: Parts, limits: Limits) -> None:
+        super().__init__(leaf.receive, parts, limits)
         self._leaf = leaf
         self._upstream = upstream
 
@@ -100,6 +102,23 @@ class _DeviceRoutes(DeviceRoutes):
             return await super().report(request)
         except PassOn:
             return await self._pass_on(request, self._limits.blob_bytes)
+
+    async def upload_state(self, request: Request) -> Answer:
+        try:
+            return await super().upload_state(request)
+        except PassOn:
+            return await self._pass_on(request, 0)
+
+    async def upload(self, request: Request) -> Answer:
+        try:
+            return await super().upload(request)
+        except PassOn as error:
+            if not request.has_unread_body:
+                raise TooLate(error.message, field="assignment", fix="check in again") from error
+            return await self._pass_on(request, self._limits.blob_bytes)
+
+    async def expected(self, id: AssignmentId, token: str) -> int | None:
+        return await self._leaf.expected(id, token)
 
     async def check_in(self, request: Request) -> Answer:
         return await self._pass_on(request, self._limits.check_in_bytes)
@@ -119,7 +138,7 @@ class _BlobRoutes(BlobRoutes):
         self._upstream = upstream
 
     def routes(self) -> list[Route]:
-        return [route for route in super().routes() if route.method != "PUT"]
+        return [route for route in super().routes() if route.handler == self.get]
 
     async def get(self, request: Request) -> Answer:
         await self._upstream.fetch(check_digest(request.params["sha256"]))

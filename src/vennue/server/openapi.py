@@ -23,6 +23,7 @@ _STATUSES: Final = {
     422: "A value makes no sense; the problem names it, the limit and the fix.",
     500: "The server failed. Nothing is known of its inside; its log has the details.",
     503: "The server cannot do this now; try again after `Retry-After` seconds.",
+    507: "This would take more of the disk than models may; the problem has the numbers.",
 }
 _EVERYWHERE: Final = (500, 503)
 _WITH_BODY: Final = (400, 408, 413, 422)

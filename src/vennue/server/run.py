@@ -142,6 +142,7 @@ def assemble(
         quotas=config.quotas,
         batch_window_s=config.batch_window_s,
         max_waiters=config.limits.waiters,
+        max_jobs=config.limits.jobs,
         make_clock=make_clock,
         new_suffix=new_suffix,
         validate=config.validate,

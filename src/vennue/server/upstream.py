@@ -13,10 +13,14 @@ import msgspec
 from vennue.core.errors import Unavailable, VennueError
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import (
+    COMPLETE_HEADER,
     DIGEST_HEADER,
     EXAMPLES_HEADER,
+    LENGTH_HEADER,
     METRICS_HEADER,
     MODEL_HEADER,
+    OFFSET_HEADER,
+    REPR_DIGEST_HEADER,
     AttemptView,
     PartialManifest,
     PartialReceipt,
@@ -34,10 +38,19 @@ CONNECTIONS: Final = 256
 PASSED_ON: Final = (
     "authorization",
     "content-type",
-    *(name.lower() for name in (DIGEST_HEADER, EXAMPLES_HEADER, METRICS_HEADER, MODEL_HEADER)),
+    *(
+        name.lower()
+        for name in (
+            *(COMPLETE_HEADER, DIGEST_HEADER, EXAMPLES_HEADER, LENGTH_HEADER, METRICS_HEADER, MODEL_HEADER),
+            *(OFFSET_HEADER, REPR_DIGEST_HEADER),
+        )
+    ),
 )
 """The headers of a device's request that its answer depends on."""
-PASSED_BACK: Final = ("content-type", "retry-after", "www-authenticate", "allow")
+PASSED_BACK: Final = (
+    *("content-type", "retry-after", "www-authenticate", "allow"),
+    *(OFFSET_HEADER.lower(), COMPLETE_HEADER.lower(), "cache-control"),
+)
 
 T = TypeVar("T")
 

@@ -2,6 +2,7 @@
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.leaves import Leaves
+from vennue.control.parts import Parts
 from vennue.control.selector import Selector
 from vennue.server.config import Limits
 from vennue.server.routes.blobs import BlobRoutes
@@ -24,10 +25,12 @@ def all_routes(
 ) -> list[Route]:
     """Every route, described at ``/openapi.json``."""
     operators = OperatorRoutes(coordinator, limits, version, telemetry)
+    data = coordinator.data
+    parts = Parts(data.blobs, data.uploads)
     routes = [
-        *RootDeviceRoutes(selector, limits).routes(),
+        *RootDeviceRoutes(coordinator, selector, parts, limits).routes(),
         *JobRoutes(coordinator, limits).routes(),
-        *BlobRoutes(coordinator.data.distribution, limits, coordinator.data.store).routes(),
+        *BlobRoutes(data.distribution, limits, data.store, parts).routes(),
         *LeafRoutes(Leaves(coordinator), limits.blob_bytes, leaf_key).routes(),
         *operators.routes(),
     ]

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
 
 from vennue.control.distribution import Distribution
+from vennue.control.parts import Parts
 from vennue.core.ids import Digest
-from vennue.protocol import DELTA_TYPE, VARIANT_HEADER, BlobReceipt
+from vennue.protocol import DELTA_TYPE, VARIANT_HEADER, BlobReceipt, UploadView
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Headers, Request, content_length, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
+from vennue.server.uploading import PARAMETERS, PartHeaders, upload_answer
 from vennue.tensors.rounded import ROUNDINGS
 from vennue.updates.blobs import check_digest
 
@@ -36,13 +38,17 @@ class BlobRoutes:
         distribution: where they are, and their other forms.
         limits: on what a caller may send.
         store: how an upload is stored; without it, none is taken.
+        parts: how one in parts is.
     """
 
-    def __init__(self, distribution: Distribution, limits: Limits, store: Store | None = None) -> None:
+    def __init__(
+        self, distribution: Distribution, limits: Limits, store: Store | None = None, parts: Parts | None = None
+    ) -> None:
         self._distribution = distribution
         self._blobs = distribution.blobs
         self._limits = limits
         self._store = store
+        self._parts = parts
 
     def routes(self) -> list[Route]:
         """The routes of these handlers."""
@@ -75,10 +81,27 @@ class BlobRoutes:
             Route(
                 method="PUT", path="/v1/blobs/{sha256}", handler=self.put, name="putBlob", tag="blob",
                 text="Store a blob under its SHA-256, which is checked. A blob that is there already is left alone.",
-                parameters=(_DIGEST,), body=BINARY, problems=(422,),
+                parameters=(_DIGEST,), body=BINARY, problems=(422, 507),
                 replies=(
                     Reply(status=201, text="The blob is durable.", body=BlobReceipt),
                     Reply(status=200, text="The blob was there already.", body=BlobReceipt),
+                ),
+            ),
+            Route(
+                method="GET", path="/v1/blobs/{sha256}/upload", handler=self.upload_state, name="showUpload",
+                tag="blob", text="How far an upload in parts is.", parameters=(_DIGEST,), problems=(422,),
+                replies=(Reply(status=200, text="How many bytes have arrived.", body=UploadView),),
+            ),
+            Route(
+                method="PATCH", path="/v1/blobs/{sha256}/upload", handler=self.upload, name="uploadBlob", tag="blob",
+                text="""Upload a blob in parts.
+
+                What has arrived of a part whose connection breaks is kept: ask how far the upload is, and go on
+                from there. With the last part, the digest is checked, and the blob is durable.""",
+                parameters=(_DIGEST, *PARAMETERS), body=BINARY, body_required=False, problems=(409, 422, 507),
+                replies=(
+                    Reply(status=201, text="That was the last part: the blob is durable.", body=UploadView),
+                    Reply(status=200, text="How many bytes have arrived.", body=UploadView),
                 ),
             ),
             Route(
@@ -113,6 +136,32 @@ class BlobRoutes:
             return json_answer(BlobReceipt(sha256=digest, size_bytes=self._blobs.size(digest)))
         size_bytes = await self._store(digest, request.chunks(limit), announced)
         return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
+
+    async def upload_state(self, request: Request) -> Answer:
+        """``GET /v1/blobs/{sha256}/upload``."""
+        assert self._parts is not None, "no route leads here without parts"
+        digest = check_digest(request.params["sha256"])
+        if self._blobs.touch(digest):
+            return upload_answer(self._blobs.size(digest), complete=True)
+        return upload_answer(self._parts.received(digest), complete=False)
+
+    async def upload(self, request: Request) -> Answer:
+        """``PATCH /v1/blobs/{sha256}/upload``."""
+        assert self._parts is not None, "no route leads here without parts"
+        digest = check_digest(request.params["sha256"])
+        part = PartHeaders.of(request)
+        room = part.room(self._limits.blob_bytes)
+        content_length(request.scope, room)
+        if self._blobs.touch(digest):
+            return upload_answer(self._blobs.size(digest), complete=True)
+        received = await self._parts.append(
+            digest,
+            request.chunks(room),
+            offset=part.offset,
+            size_bytes=part.size_bytes,
+            publish=part.complete,
+        )
+        return upload_answer(received, complete=part.complete, status=201 if part.complete else 200)
 
     async def get(self, request: Request) -> Answer:
         """``GET /v1/blobs/{sha256}`` and HEAD."""

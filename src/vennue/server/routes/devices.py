@@ -11,7 +11,9 @@ from typing import Final, Protocol
 
 import msgspec
 
+from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
+from vennue.control.parts import Parts, expected_report
 from vennue.control.selector import Selector
 from vennue.core.errors import InvalidInput
 from vennue.core.ids import AssignmentId, Digest
@@ -20,16 +22,19 @@ from vennue.protocol import (
     EXAMPLES_HEADER,
     METRICS_HEADER,
     MODEL_HEADER,
+    REPR_DIGEST_HEADER,
     CheckInAnswer,
     CheckInRequest,
     DeclineRequest,
     ReportReceipt,
     Task,
+    UploadView,
 )
 from vennue.server.config import Limits
-from vennue.server.http import Answer, Request, bearer, decode, json_answer
+from vennue.server.http import Answer, Request, bearer, content_length, decode, json_answer
 from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
+from vennue.server.uploading import PARAMETERS, PartHeaders, upload_answer
 from vennue.updates.blobs import check_digest
 
 MAX_METRICS: Final = 64
@@ -39,6 +44,24 @@ _SHOWN: Final = "the token that came with the task"
 _ASSIGNMENT: Final = Parameter(
     name="id", where="path", required=True, schema={"type": "string", "minLength": 1}, text="The assignment."
 )
+_ANNOUNCED: Final = (
+    Parameter(
+        name=EXAMPLES_HEADER, where="header", schema={"type": "number", "exclusiveMinimum": 0},
+        text="The number of examples that the update was trained on: its weight. 1 if left out.",
+    ),
+    Parameter(
+        name=METRICS_HEADER, where="header", schema={"type": "string"},
+        text='A JSON object of up to 64 names and finite numbers, as in `{"loss": 0.5}`.',
+    ),
+    Parameter(
+        name=MODEL_HEADER, where="header", schema={"type": "string"},
+        text="The SHA-256 of the model that was trained: the task's.",
+    ),
+)  # fmt: skip
+_REPR_DIGEST: Final = Parameter(
+    name=REPR_DIGEST_HEADER, where="header", required=True, schema={"type": "string"},
+    text="The SHA-256 of the whole report (RFC 9530), as in `sha-256=:BASE64:`.",
+)  # fmt: skip
 
 
 class Reports(Protocol):
@@ -62,11 +85,13 @@ class DeviceRoutes(ABC):
 
     Args:
         reports: takes reports.
+        parts: collects those that come in parts.
         limits: on what a device may send.
     """
 
-    def __init__(self, reports: Reports, limits: Limits) -> None:
+    def __init__(self, reports: Reports, parts: Parts, limits: Limits) -> None:
         self._reports = reports
+        self._parts = parts
         self._limits = limits
         self._metrics_decoder = msgspec.json.Decoder(dict[str, float])
 
@@ -115,18 +140,7 @@ class DeviceRoutes(ABC):
                 Repeating it is safe: an update counts once, and every repeat gets the first one's receipt.""",
                 parameters=(
                     _ASSIGNMENT,
-                    Parameter(
-                        name=EXAMPLES_HEADER, where="header", schema={"type": "number", "exclusiveMinimum": 0},
-                        text="The number of examples that the update was trained on: its weight. 1 if left out.",
-                    ),
-                    Parameter(
-                        name=METRICS_HEADER, where="header", schema={"type": "string"},
-                        text='A JSON object of up to 64 names and finite numbers, as in `{"loss": 0.5}`.',
-                    ),
-                    Parameter(
-                        name=MODEL_HEADER, where="header", schema={"type": "string"},
-                        text="The SHA-256 of the model that was trained: the task's.",
-                    ),
+                    *_ANNOUNCED,
                     Parameter(
                         name=DIGEST_HEADER, where="header", schema={"type": "string"},
                         text="The SHA-256 that the body must have (RFC 9530), as in `sha-256=:BASE64:`.",
@@ -134,6 +148,23 @@ class DeviceRoutes(ABC):
                 ),
                 secured="task", problems=(404, 409), body=BINARY,
                 replies=(Reply(status=200, text="The update counts.", body=ReportReceipt),),
+            ),
+            Route(
+                method="GET", path="/v1/assignments/{id}/upload", handler=self.upload_state, name="showReportUpload",
+                tag="device", text="How far a report in parts is.", parameters=(_ASSIGNMENT, _REPR_DIGEST),
+                secured="task", problems=(404, 409, 422),
+                replies=(Reply(status=200, text="How many bytes have arrived.", body=UploadView),),
+            ),
+            Route(
+                method="PATCH", path="/v1/assignments/{id}/upload", handler=self.upload, name="uploadReport",
+                tag="device",
+                text="""The device's update in parts, for links that break.
+
+                What has arrived of a part whose connection breaks is kept: ask how far the upload is, and go on from
+                there. With the last part, the update is reported, and counts when this is answered.""",
+                parameters=(_ASSIGNMENT, _REPR_DIGEST, *PARAMETERS, *_ANNOUNCED),
+                secured="task", problems=(404, 409, 507), body=BINARY, body_required=False,
+                replies=(Reply(status=200, text="How many bytes have arrived.", body=UploadView),),
             ),
         ]  # fmt: skip
 
@@ -153,21 +184,57 @@ class DeviceRoutes(ABC):
     async def abort(self, request: Request) -> Answer:
         """``POST /v1/assignments/{id}/abort``."""
 
+    @abstractmethod
+    async def expected(self, id: AssignmentId, token: str) -> int | None:
+        """How large the report may be; None if it is here already. Raises what `Selector.report` does."""
+
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
-        token = bearer(request, _SHOWN)
-        weight = _examples(request.header(EXAMPLES_HEADER))
-        metrics = self._metrics(request.header(METRICS_HEADER))
-        receipt = await self._reports(
+        digest = _sha256(DIGEST_HEADER, request.header(DIGEST_HEADER))
+        return json_answer(await self._take(request, request.chunks, digest))
+
+    async def upload_state(self, request: Request) -> Answer:
+        """``GET /v1/assignments/{id}/upload``."""
+        id, digest, limit = await self._upload_of(request)
+        received = 0 if limit is None else self._parts.received(digest, id)
+        return upload_answer(received, complete=limit is None)
+
+    async def upload(self, request: Request) -> Answer:
+        """``PATCH /v1/assignments/{id}/upload``."""
+        bearer(request, _SHOWN)
+        part = PartHeaders.of(request)
+        id, digest, limit = await self._upload_of(request)
+        if limit is None:
+            return upload_answer(part.size_bytes or part.offset, complete=True)
+        room = part.room(limit)
+        content_length(request.scope, room)
+        received = await self._parts.append(
+            digest, request.chunks(room), offset=part.offset, size_bytes=part.size_bytes, owner=id
+        )
+        if part.complete:
+            await self._parts.deliver(digest, id, lambda body: self._take(request, body, digest))
+        return upload_answer(received, complete=part.complete)
+
+    async def _take(self, request: Request, body: Body, sha256: Digest | None) -> ReportReceipt:
+        return await self._reports(
             AssignmentId(request.params["id"]),
-            token,
-            weight,
-            metrics,
-            request.chunks,
-            sha256=_sha256(request.header(DIGEST_HEADER)),
+            bearer(request, _SHOWN),
+            _examples(request.header(EXAMPLES_HEADER)),
+            self._metrics(request.header(METRICS_HEADER)),
+            body,
+            sha256=sha256,
             model=_model(request.header(MODEL_HEADER)),
         )
-        return json_answer(receipt)
+
+    async def _upload_of(self, request: Request) -> tuple[AssignmentId, Digest, int | None]:
+        id = AssignmentId(request.params["id"])
+        token = bearer(request, _SHOWN)
+        digest = _sha256(REPR_DIGEST_HEADER, request.header(REPR_DIGEST_HEADER))
+        if digest is None:
+            raise InvalidInput(
+                "is missing", field=REPR_DIGEST_HEADER, fix="send the SHA-256 of the whole report: sha-256=:BASE64:"
+            )
+        return id, digest, await self.expected(id, token)
 
     def _metrics(self, text: str | None) -> dict[str, float]:
         if text is None:
@@ -186,8 +253,9 @@ class DeviceRoutes(ABC):
 class RootDeviceRoutes(DeviceRoutes):
     """Handlers for what devices ask of a pool."""
 
-    def __init__(self, selector: Selector, limits: Limits) -> None:
-        super().__init__(selector.report, limits)
+    def __init__(self, coordinator: Coordinator, selector: Selector, parts: Parts, limits: Limits) -> None:
+        super().__init__(selector.report, parts, limits)
+        self._coordinator = coordinator
         self._selector = selector
         self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
         self._decline_decoder = msgspec.json.Decoder(DeclineRequest)
@@ -213,6 +281,9 @@ class RootDeviceRoutes(DeviceRoutes):
             await pending
         return json_answer(answer)
 
+    async def expected(self, id: AssignmentId, token: str) -> int | None:
+        return await expected_report(self._coordinator, id, token)
+
     async def abort(self, request: Request) -> Answer:
         token = bearer(request, _SHOWN)
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
@@ -228,8 +299,8 @@ def _model(header: str | None) -> Digest | None:
         raise
 
 
-def _sha256(header: str | None) -> Digest | None:
-    """The SHA-256 in a ``Content-Digest`` header; other algorithms are passed over, as RFC 9530 asks."""
+def _sha256(name: str, header: str | None) -> Digest | None:
+    """The SHA-256 in a header of digests; other algorithms are passed over, as RFC 9530 asks."""
     if header is None:
         return None
     for item in header.split(","):
@@ -242,7 +313,7 @@ def _sha256(header: str | None) -> Digest | None:
             if len(raw) != 32 or not (value.startswith(":") and value.endswith(":")):
                 raise InvalidInput(
                     "must be the 32 bytes of a SHA-256 in base64, between colons",
-                    field=DIGEST_HEADER,
+                    field=name,
                     value=header[:200],
                     fix="send sha-256=:BASE64:, or leave the header out",
                 )
