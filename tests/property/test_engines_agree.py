@@ -51,8 +51,25 @@ class OpeningOrder(Policy):
         return Plan([(r.bit, (offer,)) for r, offer in zip(view.requests, offers, strict=True)])
 
 
-SHIPPED = [name for name in available() if type(get_policy(name)).__module__.startswith("vennue.")]
-POLICIES = [*(name for name in SHIPPED if not get_policy(name).learns), LongestWait, OpeningOrder]
+SHIPPED = [
+    name
+    for name in available()
+    if type(get_policy(name)).__module__.startswith("vennue.") and not get_policy(name).sees_everyone
+]
+POLICIES = [*SHIPPED, LongestWait, OpeningOrder]
+PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "venn-sched": st.fixed_dictionaries({"demand_scope": st.sampled_from(["round", "job"])}),
+    "venn": st.fixed_dictionaries(
+        {
+            "demand_scope": st.sampled_from(["round", "job"]),
+            "tiers": st.sampled_from([1, 2, 3, 4]),
+            "epsilon": st.sampled_from([0.0, 0.5, 1.0, 2.0, 7.5]),
+            "starvation_limit": st.sampled_from([None, None, 0.5, 2.0]),
+        }
+    ),
+    "fifo-match": st.fixed_dictionaries({"tiers": st.sampled_from([1, 2, 3])}),
+}
+LEARNING = [name for name in SHIPPED if get_policy(name).learns]
 
 
 @st.composite
@@ -139,6 +156,48 @@ def worlds(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+@st.composite
+def instructive_worlds(draw: st.DrawFn) -> dict[str, Any]:
+    """Worlds that are large enough for matching: jobs of many rounds, and more devices than they need."""
+    capacity = Capacity(
+        draw(st.sampled_from([[78.0, 26.0, 300.0], np.geomspace(10.0, 300.0, 100).tolist()])),
+        draw(st.sampled_from([[13_736.0], [13_736.0, 3000.0]])),
+    )
+    jobs = []
+    for number in range(draw(st.integers(1, 4))):
+        demand = draw(st.integers(5, 20))
+        fields: dict[str, Any] = {
+            "deadline_s": draw(st.sampled_from([None, 150.0, 600.0])),
+            "overcommit": draw(st.sampled_from([1.0, 1.2])),
+        }
+        if draw(st.integers(0, 5)) == 0:
+            fields = {"mode": "async", "buffer_size": draw(st.integers(1, demand))}
+        spec = JobSpec(
+            name=f"job {number}",
+            demand=demand,
+            rounds=draw(st.integers(20, 50)),
+            requirement=draw(st.sampled_from(REQUIREMENTS[:3])),
+            **fields,
+        )
+        jobs.append(JobTemplate(spec, float(draw(st.sampled_from([0, 0, 500]))), 30.0))
+    gap = draw(st.sampled_from([0.25, 1, 5]))
+    devices = draw(st.integers(50, 150))
+    sessions = [(device, device * gap, device * gap % 1000 + 900) for device in range(devices)]
+    return {
+        "workload": jobs,
+        "trace": Trace(*zip(*sessions, strict=True), period_s=1001.0, name="instructive"),
+        "population": DevicePopulation(TABLE, capacity, seed=draw(st.integers(0, 3))),
+        "options": Options(
+            poll_interval_s=draw(st.sampled_from([20.0, 60.0])),
+            anonymous_sessions=draw(st.booleans()),
+            dispatch_s=draw(st.sampled_from([0.0, 2.0])),
+            replan_interval_s=draw(st.sampled_from([0.0, 0.0, 30.0])),
+            horizon_s=8000.0,
+        ),
+        "seed": draw(st.integers(0, 3)),
+    }
+
+
 def options_with(options: Options, **changes: object) -> Options:
     return msgspec.structs.replace(options, **changes)
 
@@ -167,21 +226,33 @@ def _equal(left: np.ndarray, right: np.ndarray) -> bool:
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "name", policy))
-@given(world=worlds())
+@given(world=worlds(), data=st.data())
 @settings(max_examples=int(os.environ.get("EXAMPLES", "30")))
-def test_both_engines_leave_the_same_run(policy: Any, world: dict[str, Any]):
+def test_both_engines_leave_the_same_run(policy: Any, world: dict[str, Any], data: st.DataObject):
+    assert_they_agree(policy, world, data)
+
+
+@pytest.mark.parametrize("policy", LEARNING)
+@given(world=instructive_worlds(), data=st.data())
+@settings(max_examples=int(os.environ.get("EXAMPLES", "30")) // 3)
+def test_both_engines_learn_the_same(policy: str, world: dict[str, Any], data: st.DataObject):
+    assert_they_agree(policy, world, data)
+
+
+def assert_they_agree(policy: Any, world: dict[str, Any], data: st.DataObject) -> None:
+    parameters = data.draw(PARAMETERS.get(policy, st.just({})), label="parameters")
     try:
-        runs = both(policy, world)
+        runs = both(policy, parameters, world)
     except InvalidInput as error:
         assume(error.field != "horizon_s")  # too short for any job
         raise
     assert list(differences(*runs)) == []
 
 
-def both(policy: Any, world: dict[str, Any]) -> list[RunResult]:
+def both(policy: Any, parameters: dict[str, Any], world: dict[str, Any]) -> list[RunResult]:
     return [
         simulate(
-            policy=get_policy(policy) if isinstance(policy, str) else policy(),
+            policy=get_policy(policy, **parameters) if isinstance(policy, str) else policy(),
             engine=engine,
             keep_assignments=True,
             **world,

@@ -13,6 +13,8 @@ import msgspec
 from vennue.core.errors import InvalidInput
 from vennue.core.plan import Planner
 from vennue.policies import Policy, get_policy
+from vennue.policies.matching import FifoMatch
+from vennue.policies.venn import Venn
 from vennue.simulation.engine import ReferenceEngine
 from vennue.simulation.options import Options
 from vennue.simulation.options import options as options_of
@@ -137,8 +139,10 @@ def _beyond_kernel(world: World, planner: Planner) -> str | None:
         return "check-ins that wait for one another"
     if any(job.spec.overcommit == "auto" for job in world.jobs):
         return 'overcommit "auto"'
-    if getattr(planner, "learns", False):
-        return "policies that learn from reports"
+    if getattr(planner, "sees_everyone", False):
+        return "policies that look at requests which need no device"
+    if getattr(planner, "learns", False) and type(planner) not in {FifoMatch, Venn}:
+        return "what your policy learns from reports"
     return None
 
 

@@ -99,6 +99,7 @@ class KernelEngine:
         job = self._world.jobs[index]
         self._bits[index] = self._registry.register(self._world.requirements[job.requirement])
         self._clock["arrived"] = index + 1
+        self._clock["registry"] = self._registry.version
         self._clock["rates_until"] = -math.inf
         self._state.jobs["state"][index] = codes.ACTIVE
         if job.spec.time_limit_s is not None:
@@ -112,6 +113,7 @@ class KernelEngine:
             self._bits[index] = -1
         order[:] = 0
         self._clock["ended"] = 0
+        self._clock["registry"] = self._registry.version
         self._clock["rates_until"] = -math.inf
 
     # -- supply and plans -------------------------------------------------------------------------------------------
@@ -154,11 +156,16 @@ class KernelEngine:
 
     def _draw_lotteries(self) -> None:
         jobs = self._state.jobs
+        lotteries = self._state.lessons.lotteries
         for index in np.flatnonzero((jobs["open"] != 0) & (jobs["drawn"] != jobs["serial"])).tolist():
             row = jobs[index]
-            attempt = attempt_id(self._world.jobs[index].id, int(row["round"]), int(row["number"]))
-            row["lottery"] = lottery(self._world.seed, attempt)
+            job, first, number = self._world.jobs[index].id, int(row["round"]), int(row["number"])
+            row["lottery"] = lottery(self._world.seed, attempt_id(job, first, number))
             row["drawn"] = row["serial"]
+            if number == 1:
+                row["foreseen"] = first
+                for ahead in range(lotteries.shape[1]):
+                    lotteries[index, ahead] = lottery(self._world.seed, attempt_id(job, first + ahead, 1))
 
     def _make_plan(self) -> None:
         """`Pool._replan`."""

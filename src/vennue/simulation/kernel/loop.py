@@ -9,7 +9,8 @@ from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
-from vennue.simulation.kernel.planning import BY_LOTTERY, IN_PYTHON, list_offers, make_plan
+from vennue.simulation.kernel.learning import observe_check_in, observe_report
+from vennue.simulation.kernel.planning import BY_LOTTERY, IN_PYTHON, draw_lotteries, list_offers, make_plan
 from vennue.simulation.kernel.rounds import close, commit_round, commit_update, fire, give_back, open_attempt, remove
 from vennue.simulation.kernel.state import (
     FINISHED,
@@ -160,14 +161,9 @@ def _check_in(s: State, p: Plans, visit: int, now: float) -> int:
     c = s.clock[0]
     v = s.visits[visit]
     if c.phase == 0:
-        kind = s.kinds[v.kind]
-        kind.check_ins += 1
-        v.asked += 1
-        v.slot = -1
-        c.phase = 1
-        if now >= c.turns_at or kind.seen == 0:
-            return NEED_COUNT
-        kind.news += 1
+        code = _count(s, v, now)
+        if code >= 0:
+            return code
     code = _plan(s, p, now)
     if code >= 0:
         return code
@@ -200,6 +196,23 @@ def _check_in(s: State, p: Plans, visit: int, now: float) -> int:
 
 
 @compiled
+def _count(s: State, v: Any, now: float) -> int:
+    """What `Pool._check_in` observes. A code, or −1 when done."""
+    c = s.clock[0]
+    kind = s.kinds[v.kind]
+    kind.check_ins += 1
+    v.asked += 1
+    v.slot = -1
+    c.phase = 1
+    if c.tiers > 1:
+        observe_check_in(s, v.kind, _response_s(s, v))
+    if now >= c.turns_at or kind.seen == 0:
+        return NEED_COUNT
+    kind.news += 1
+    return -1
+
+
+@compiled
 def _plan(s: State, p: Plans, now: float) -> int:
     """Bring the plan up to date. A code, or −1 when done."""
     c = s.clock[0]
@@ -207,12 +220,10 @@ def _plan(s: State, p: Plans, now: float) -> int:
         return -1
     if c.ranking == IN_PYTHON:
         return NEED_PLAN
-    if c.grouped != 0 and c.renewed == 0 and now >= c.rates_until:
+    if (c.grouped != 0 or c.tiers > 1) and c.renewed == 0 and now >= c.rates_until:
         return NEED_RATES
-    if c.ranking == BY_LOTTERY:
-        for job in range(len(s.jobs)):
-            if s.jobs[job].open != 0 and s.jobs[job].drawn != s.jobs[job].serial:
-                return NEED_LOTTERIES
+    if (c.ranking == BY_LOTTERY or c.tiers > 1) and not draw_lotteries(s):
+        return NEED_LOTTERIES
     make_plan(s, p, now)
     return -1
 
@@ -227,7 +238,7 @@ def _choose(s: State, p: Plans, v: Any, now: float) -> int:
     if kind.epoch != c.epoch:
         kind.epoch = c.epoch
         kind.cursor = 0
-    response_s = c.expected_workload_s * v.slowness + v.link_s
+    response_s = _response_s(s, v)
     passed_over = False
     for index in range(kind.cursor, kind.length):
         job = offers[index]
@@ -239,6 +250,12 @@ def _choose(s: State, p: Plans, v: Any, now: float) -> int:
         else:
             passed_over = True
     return -1
+
+
+@compiled
+def _response_s(s: State, v: Any) -> float:
+    """How long the device is expected to take, as it says at each check-in."""
+    return s.clock[0].expected_workload_s * v.slowness + v.link_s
 
 
 @compiled
@@ -286,6 +303,7 @@ def _bind(s: State, v: Any, job: int, now: float) -> None:
     slot.version = j.version
     slot.bound_at = now
     slot.expires_at = now + j.lease_s
+    slot.response_s = _response_s(s, v)
     slot.previous = j.tail
     slot.next = -1
     if j.tail >= 0:
@@ -372,6 +390,8 @@ def _finish(s: State, visit: int, now: float) -> None:
         if j.asynchronous != 0 and j.version - s.slots[index].version > j.max_staleness:
             give_back(s, index)
         else:
+            if c.tiers > 1 and j.asynchronous == 0:
+                observe_report(s, job, s.slots[index].response_s, now - s.slots[index].bound_at)
             remove(s, index)
             j.reported += 1
             if j.asynchronous != 0:
@@ -421,7 +441,7 @@ def _sources() -> str:
     """A digest of all compiled code."""
     files = (
         resources.files(__package__).joinpath(f"{name}.py")
-        for name in ("state", "tables", "planning", "rounds", "loop")
+        for name in ("state", "tables", "learning", "matching", "fairness", "planning", "rounds", "loop")
     )
     return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 

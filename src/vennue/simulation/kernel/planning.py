@@ -1,4 +1,4 @@
-"""Plans in compiled code: what the built-in policies that rank requests, and `venn-sched`, would plan.
+"""Plans in compiled code: what the policies that ship would plan.
 
 A run makes hundreds of thousands of plans, so these policies are repeated here, to the last bit: `rank` sorts as
 `vennue.policies.srsf` and its like do, `allocate` is `vennue.policies.allocation` with sets of regions as words of 64
@@ -6,32 +6,35 @@ bits. The property test of the engines compares them with the policies themselve
 """
 
 import math
-import sys
 
 import numpy as np
 
+from vennue.simulation.kernel.fairness import claim, is_needy, measure_urgency
+from vennue.simulation.kernel.learning import list_capabilities, rounding_error
+from vennue.simulation.kernel.matching import restrict
 from vennue.simulation.kernel.state import Array, Plans, State, compiled
 
 IN_PYTHON, BY_ARRIVAL, BY_LOTTERY, BY_ROUND, BY_JOB, BY_SERVICE = range(6)
 """``CLOCK.ranking``: how requests are ranked."""
-
-_COMPENSATED = sys.version_info >= (3, 12)
-"""Whether Python's `sum` carries the rounding error of floats along (Neumaier 1974), as it does since 3.12."""
 
 
 @compiled
 def make_plan(s: State, p: Plans, now: float) -> None:
     """`Pool._replan`: put a plan for the requests of this moment in force."""
     c = s.clock[0]
-    c.needy = _rank(s, p)
+    c.stale_at = math.inf
+    if c.tiers > 1:
+        list_capabilities(s)
+    c.needy = _rank(s, p, now)
     if c.grouped != 0:
         _group(s, p)
         _allocate(s, p)
         _reallocate(s, p)
+    if c.tiers > 1:
+        _match(s, p, now)
     for job in range(len(s.jobs)):
         s.jobs[job].planned = s.jobs[job].serial
     c.renewed = 0
-    c.stale_at = math.inf
     c.planned_at = now
     c.plans += 1
     c.plan += 1
@@ -51,12 +54,21 @@ def list_offers(s: State, p: Plans, kind: int) -> None:
                 p.offers[kind, length] = job
                 length += 1
     else:
+        for place in range(c.claims):
+            job = p.order[place]
+            if p.meets[kind, s.jobs[job].requirement] != 0:
+                p.offers[kind, length] = job
+                length += 1
         owner = p.owners[p.region_of_kind[kind]] if p.region_of_kind[kind] >= 0 else -1
         if owner >= 0:
             length = _list_queue(p, kind, p.scarce[owner], length)
         for index in range(c.groups):
             if index != owner and p.meets[kind, p.scarce[index]] != 0:
                 length = _list_queue(p, kind, p.scarce[index], length)
+    if c.tiered != 0:
+        for place in range(length):
+            p.tiers[kind, place, 0] = s.jobs[p.offers[kind, place]].low_s
+            p.tiers[kind, place, 1] = s.jobs[p.offers[kind, place]].high_s
     row.plan = c.plan
     row.length = length
     row.cursor = 0
@@ -75,16 +87,36 @@ def _list_queue(p: Plans, kind: int, group: int, length: int) -> int:
 
 
 @compiled
-def _rank(s: State, p: Plans) -> int:
+def draw_lotteries(s: State) -> bool:
+    """Look up the lotteries of open attempts that have none yet; whether all were foreseen."""
+    complete = True
+    for job in range(len(s.jobs)):
+        j = s.jobs[job]
+        if j.open == 0 or j.drawn == j.serial:
+            continue
+        ahead = j.round - j.foreseen
+        if j.number == 1 and j.foreseen > 0 and 0 <= ahead < s.lessons.lotteries.shape[1]:
+            j.lottery = s.lessons.lotteries[job, ahead]
+            j.drawn = j.serial
+        else:
+            complete = False
+    return complete
+
+
+@compiled
+def _rank(s: State, p: Plans, now: float) -> int:
     """Sort ``order`` so that the requests that need devices are in front, in their rank; returns how many they are."""
-    ranking = s.clock[0].ranking
+    c = s.clock[0]
+    ranking = c.ranking
     needy = 0
+    if c.grouped != 0:
+        measure_urgency(s, p, now)
     for job in range(len(s.jobs)):
         j = s.jobs[job]
         used = j.live if j.asynchronous != 0 else j.live + j.reported
         j.band = 2
         j.key = 0.0
-        if j.open == 0 or used >= j.wanted:
+        if not is_needy(s, job):
             continue
         needy += 1
         j.band = 0
@@ -92,11 +124,13 @@ def _rank(s: State, p: Plans) -> int:
             j.band = 0 if j.live + j.reported > 0 else 1
             j.key = j.lottery
         elif ranking == BY_ROUND:
-            j.key = (j.wanted - used) / j.weight
+            j.key = (j.wanted - used) / j.urgency
         elif ranking == BY_JOB:
-            j.key = (j.rounds - j.committed) * j.demand / j.weight
+            j.key = (j.rounds - j.committed) * j.demand / j.urgency
         elif ranking == BY_SERVICE:
             j.key = (j.service + j.live + j.reported) / j.weight
+    if c.grouped != 0:
+        claim(s, p, now)
     # The last plan's order is nearly this one's: insertion sort takes a step per job.
     for place in range(1, len(p.order)):
         job = p.order[place]
@@ -128,7 +162,7 @@ def _group(s: State, p: Plans) -> None:
     for group in range(len(p.groups)):
         p.groups[group].size = 0
         p.groups[group].first = len(s.jobs)
-    for place in range(c.needy):
+    for place in range(c.claims, c.needy):
         job = p.order[place]
         g = p.groups[s.jobs[job].requirement]
         g.size += 1
@@ -145,13 +179,13 @@ def _group(s: State, p: Plans) -> None:
         if g.size > 0:
             p.scarce[c.groups] = group
             c.groups += 1
-    for place in range(c.needy):
+    for place in range(c.claims, c.needy):
         job = p.order[place]
         j = s.jobs[job]
         g = p.groups[j.requirement]
         used = j.live if j.asynchronous != 0 else j.live + j.reported
         g.demand += (j.rounds - j.committed) * j.demand if c.ranking == BY_JOB else j.wanted - used
-        g.length += j.weight
+        g.length += j.urgency
         p.queue[g.end] = job
         p.demands_to[g.end] = g.demand
         p.lengths_to[g.end] = g.length
@@ -260,10 +294,8 @@ def _own(p: Plans, regions: Array, owner: int) -> float:
         if (regions[region >> 6] >> np.uint64(region & 63)) & np.uint64(1):
             p.owners[region] = owner
             rate = p.rates_per_s[region]
-            added = total + rate
-            if _COMPENSATED:
-                error += (total - added) + rate if abs(total) >= abs(rate) else (rate - added) + total
-            total = added
+            error += rounding_error(total, rate)
+            total += rate
     return total + error
 
 
@@ -273,3 +305,29 @@ def _is_any(regions: Array) -> bool:
     for word in range(len(regions)):
         found |= regions[word]
     return found != 0
+
+
+# -- matching --------------------------------------------------------------------------------------------------------
+
+
+@compiled
+def _match(s: State, p: Plans, now: float) -> None:
+    """Restrict the requests at the head of their groups to tiers, where that pays."""
+    c = s.clock[0]
+    c.tiered = 0
+    for job in range(len(s.jobs)):
+        s.jobs[job].low_s = -math.inf
+        s.jobs[job].high_s = math.inf
+    if c.grouped != 0:
+        for index in range(c.groups):
+            g = p.groups[p.scarce[index]]
+            restrict(s, p, p.queue[g.begin], g.held_per_s, now)
+        return
+    for group in range(len(p.groups)):
+        p.groups[group].size = 0
+    for place in range(c.needy):
+        job = p.order[place]
+        g = p.groups[s.jobs[job].requirement]
+        g.size += 1
+        if g.size == 1:
+            restrict(s, p, job, g.supply_per_s, now)

@@ -8,6 +8,7 @@ import math
 
 import numpy as np
 
+from vennue.simulation.kernel.learning import observe_round
 from vennue.simulation.kernel.state import ACTIVE, COMPLETED, FAILED_JOB, State, compiled
 from vennue.simulation.kernel.tables import forget, set_timer
 from vennue.simulation.result import ABORTED, CANCELLED, COMMITTED
@@ -111,6 +112,8 @@ def commit_round(s: State, job: int, now: float) -> None:
     j.committed += 1
     j.scheduling_delay_s += j.last_bound_at - j.opened_at
     j.collection_s += now - j.last_bound_at
+    if s.clock[0].learns != 0:
+        observe_round(s, job, j.last_bound_at - j.opened_at, now - j.last_bound_at)
     _log_attempt(s, job, j.round, COMMITTED, j.closing, now)
     if j.committed == j.rounds:
         _end_job(s, job, COMPLETED, now)

@@ -6,13 +6,15 @@ import numpy as np
 
 from vennue.core.job import share
 from vennue.core.plan import Planner
+from vennue.core.profile import MAX_CHECK_INS, MAX_REPORTS, MAX_ROUNDS
 from vennue.policies.fifo import Fifo
 from vennue.policies.las import Las
+from vennue.policies.matching import FifoMatch
 from vennue.policies.random_ import Random, RandomOrder
 from vennue.policies.srsf import Srsf, SrsfJob
-from vennue.policies.venn import VennSched
+from vennue.policies.venn import Venn, VennSched
 from vennue.simulation.kernel import planning, state
-from vennue.simulation.kernel.state import Array, Plans, State
+from vennue.simulation.kernel.state import Array, Lessons, Plans, State
 from vennue.simulation.result import Usage
 from vennue.simulation.world import World
 
@@ -21,20 +23,40 @@ _ROOM = 4096
 """Visits and assignments that there is room for at first."""
 
 
-def _rules(planner: Planner) -> tuple[int, bool, bool]:
-    """How compiled code plans for a policy: its ranking, whether in groups, whether chance chooses.
+_FORESEEN = 64
+"""Rounds whose lotteries are drawn at once."""
+
+
+def _rules(planner: Planner) -> dict[str, float]:
+    """How compiled code plans for a policy: fields of the clock.
 
     A class derived from a built-in policy is another policy.
     """
-    if type(planner) is VennSched:
-        return planning.BY_ROUND if planner.parameters.demand_scope == "round" else planning.BY_JOB, True, False
-    return _RULES.get(type(planner), planning.IN_PYTHON), False, type(planner) is Random
+    kind = type(planner)
+    rules = {
+        "ranking": _RANKINGS.get(kind, planning.IN_PYTHON),
+        "grouped": kind in {VennSched, Venn},
+        "choice": state.UNIFORM if kind is Random else state.FIRST,
+        "tiers": 1,
+        "epsilon": 0.0,
+        "starvation_limit": math.inf,
+    }
+    if isinstance(planner, VennSched | Venn) and rules["grouped"]:
+        rules["ranking"] = planning.BY_ROUND if planner.parameters.demand_scope == "round" else planning.BY_JOB
+    if isinstance(planner, Venn) and rules["grouped"]:
+        rules["epsilon"] = planner.parameters.epsilon
+        rules["starvation_limit"] = planner.parameters.starvation_limit or math.inf
+    if isinstance(planner, FifoMatch | Venn) and rules["ranking"] != planning.IN_PYTHON:
+        rules["tiers"] = planner.parameters.tiers
+    rules["learns"] = rules["tiers"] > 1 or rules["epsilon"] > 0
+    return rules
 
 
-_RULES: dict[type, int] = {
+_RANKINGS: dict[type, int] = {
     Random: planning.BY_ARRIVAL,
     RandomOrder: planning.BY_LOTTERY,
     Fifo: planning.BY_ARRIVAL,
+    FifoMatch: planning.BY_ARRIVAL,
     Srsf: planning.BY_ROUND,
     SrsfJob: planning.BY_JOB,
     Las: planning.BY_SERVICE,
@@ -43,7 +65,7 @@ _RULES: dict[type, int] = {
 
 def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments: bool) -> State:
     """Everything at second 0, before anything has happened."""
-    ranking, grouped, uniform = _rules(planner)
+    rules = _rules(planner)
     options = world.options
     count = len(world.jobs)
     clock = np.zeros(1, state.CLOCK)
@@ -64,9 +86,7 @@ def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments:
         "tasks": options.tasks_per_session,
         "keep": keep_assignments,
         "running": count,
-        "ranking": ranking,
-        "grouped": grouped,
-        "choice": state.UNIFORM if uniform else state.FIRST,
+        **rules,
     }.items():
         clock[name] = value
     visits = np.zeros(_ROOM, state.VISIT)
@@ -90,6 +110,39 @@ def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments:
         busy=usage.busy,
         attempts=np.zeros(max(16_384, 4 * count), state.ATTEMPT),
         assignments=np.zeros(65_536 if keep_assignments else 1, state.ASSIGNMENT),
+        lessons=_lessons(count, len(world.requirements), int(rules["tiers"])),
+    )
+
+
+def _lessons(jobs: int, groups: int, tiers: int) -> Lessons:
+    """Nothing learned yet. What is not going to be learned has no memory."""
+    matched = tiers > 1
+    reports = (jobs, MAX_REPORTS) if matched else (0, 0)
+    sampled = MAX_CHECK_INS if matched else 0
+    known_took_s = np.zeros(reports, np.float32)
+    sample_s = np.zeros(sampled)
+    return Lessons(
+        expected_s=np.zeros(reports, np.float32),
+        took_s=np.zeros(reports, np.float32),
+        known_expected_s=np.zeros(reports, np.float32),
+        known_took_s=known_took_s,
+        known_bits=known_took_s.view(np.uint32),
+        rounds_s=np.zeros((jobs, MAX_ROUNDS, 2)),
+        p95s_s=np.zeros((jobs, tiers + 1)),
+        bounds_s=np.zeros((groups, tiers - 1)),
+        lotteries=np.zeros((jobs, _FORESEEN)),
+        sample_s=sample_s,
+        sample_bits=sample_s.view(np.uint64),
+        sample_kind=np.zeros(sampled, np.int64),
+        listed_s=np.zeros(sampled),
+        listed_kind=np.zeros(sampled, np.int64),
+        counts=np.zeros(tiers, np.int64),
+        left=np.zeros(tiers, np.int64),
+        tier=np.zeros(MAX_REPORTS, np.int64),
+        weights=np.zeros(MAX_REPORTS),
+        order=np.zeros(MAX_CHECK_INS, np.int64),
+        spare=np.zeros(MAX_CHECK_INS, np.int64),
+        begins=np.zeros(256, np.int64),
     )
 
 
@@ -158,6 +211,7 @@ def _jobs(world: World) -> Array:
             "limit_s": spec.round_limit_s if spec.deadline_s is None else spec.deadline_s,
             "lease_s": spec.effective_lease_s,
             "weight": spec.weight,
+            "urgency": spec.weight,
             "min_fraction": spec.min_fraction,
             "requirement": job.requirement,
             "demand": spec.demand,
@@ -168,6 +222,7 @@ def _jobs(world: World) -> Array:
             "max_staleness": _NO_LIMIT if spec.max_staleness is None else spec.max_staleness,
             "max_attempts": _NO_LIMIT if spec.max_attempts is None else spec.max_attempts,
             "asynchronous": spec.mode == "async",
+            "dated": spec.deadline_s is not None,
             "timed": spec.mode == "sync" and spec.deadline_s is not None and spec.min_reports is None,
         }.items():
             row[name] = value

@@ -54,35 +54,40 @@ CLOCK = _record(
         now horizon_s bin_s limit_s
         poll_s dispatch_s replan_s expected_workload_s
         planned_at stale_at turns_at rates_until
+        epsilon starvation_limit
     """,
     ints="""
-        fits_only anonymous tasks keep
+        fits_only anonymous tasks keep learns
         running arrived ended
         index session exhausted phase visit kind
-        ranking grouped choice tiered renewed plan plans epoch needy groups
+        ranking grouped choice tiers tiered renewed plan plans epoch claims needy groups
+        sampled milestones registry listing listed listed_milestones listed_registry
         serial generation sequence
         free_visit free_slot finishes first_poll polls attempts assignments
     """,
 )
 """The run as a whole: options; when the plan, the supply's bucket and its rates go out of date; how many jobs still
 run, have arrived, or have ended without Python knowing; the place in the batch and in the check-in under way; the plan;
-the last numbers given to attempts, assignments and tasks; how full the arrays are."""
+what was sampled of the check-ins, and the listing of the sample by capability; the last numbers given to attempts,
+assignments and tasks; how full the arrays are."""
 
 JOB = _record(
     floats="""
         arrival_s workload_s nominal_s limit_s lease_s min_fraction weight
         opened_at waiting_since since deadline_at limit_at last_bound_at ended_at
-        lottery key scheduling_delay_s collection_s
+        lottery key behind urgency low_s high_s scheduling_delay_s collection_s
     """,
     ints="""
-        requirement demand wanted goal least_bound rounds max_staleness max_attempts asynchronous timed
-        state open filled committing ended_as serial planned drawn band
+        requirement demand wanted goal least_bound rounds max_staleness max_attempts asynchronous timed dated
+        state open filled committing ended_as serial planned drawn foreseen band
+        seen known ordered weighed_at weighs lessons
         round number version live reported closing head tail
         committed attained service attempts bound used aborted straggling failed
     """,
 )
-"""A job, with its attempt: what it asks for; since when and until when; what plans rank it by; its attempt's number
-(``serial``) now, in the plan and at its lottery; the counts of its devices, and the list of its live assignments."""
+"""A job, with its attempt: what it asks for; since when and until when; what plans rank it by, and the tier that they
+restrict it to; its attempt's number (``serial``) now, in the plan and at its lottery; how much its reports and rounds
+have taught; the counts of its devices, and the list of its live assignments."""
 
 KIND = _record(floats="", ints="seen check_ins news plan epoch cursor length")
 """Devices of one kind: check-ins, and those that the supply has not heard of; which plan's offers are listed, how far
@@ -91,18 +96,57 @@ they are known to be filled (at which ``epoch``, see `vennue.core.binding`), and
 VISIT = _record(floats="end_s slowness link_s dispatch choice", ints="session device kind asked tasks slot generation")
 """A device in a session. Its assignment is the one in ``slot`` as long as that has the same generation."""
 
-SLOT = _record(floats="bound_at expires_at finish_at end_s", ints="generation device job version previous next")
+SLOT = _record(
+    floats="bound_at expires_at finish_at end_s response_s", ints="generation device job version previous next"
+)
 """A live assignment (generation 0: none), in a list of its job's."""
 
 HOLDER = _record(floats="", ints="device slot")
 FINISH = _record(floats="time_s", ints="sequence visit")
 POLL = _record(floats="time_s", ints="visit")
-GROUP = _record(floats="supply_per_s held_per_s demand length", ints="size first begin end members")
+GROUP = _record(floats="supply_per_s held_per_s demand length", ints="size first begin end members listing splits")
 """A job group in the course of a plan, as `vennue.policies.allocation.Group`."""
 
 ATTEMPT = _record(floats="opened_s scheduling_delay_s closed_s", ints="job round number outcome bound reported")
 ASSIGNMENT = _record(floats="bound_s", ints="session job round number")
 """Rows of what is left behind, see `vennue.simulation.result.RunResult`."""
+
+
+class Lessons(NamedTuple):
+    """What is learned from reports, rounds and check-ins, see `vennue.simulation.kernel.learning`. Jobs are rows."""
+
+    expected_s: Array
+    """Rings of the latest reports: how long each device was expected to take, and took."""
+    took_s: Array
+    known_expected_s: Array
+    """The reports as they were at the last refresh; in the order of the time they took, once somebody asked."""
+    known_took_s: Array
+    known_bits: Array
+    """The same memory as ``known_took_s``."""
+    rounds_s: Array
+    """Rings of the latest rounds: scheduling delay and collection time."""
+    p95s_s: Array
+    """For each tier, the 95 % quantile of the response times, and that of all tiers alike."""
+    bounds_s: Array
+    """For each group, the expected response times that separate its tiers."""
+    lotteries: Array
+    """The lotteries of first attempts at the rounds from `JOB.foreseen` on."""
+    sample_s: Array
+    """A ring of the latest check-ins: expected response times and kinds."""
+    sample_bits: Array
+    """The same memory as ``sample_s``."""
+    sample_kind: Array
+    listed_s: Array
+    """The ring as it was listed last, in the order of the times."""
+    listed_kind: Array
+    counts: Array
+    """Scratch from here on: reports by tier, those that remain below the quantile, tiers and weights of reports."""
+    left: Array
+    tier: Array
+    weights: Array
+    order: Array
+    spare: Array
+    begins: Array
 
 
 class State(NamedTuple):
@@ -130,6 +174,7 @@ class State(NamedTuple):
     """`Usage.busy`."""
     attempts: Array
     assignments: Array
+    lessons: Lessons
 
 
 class Plans(NamedTuple):
