@@ -20,7 +20,6 @@ from vennue.updates.commit import commit_model
 from vennue.updates.fold import Fold, Term
 from vennue.updates.plan import RoundPlan
 from vennue.updates.strategies import (
-    STRATEGIES,
     Block,
     Robust,
     Share,
@@ -70,7 +69,7 @@ class Middle(Robust):
         return middle
 
 
-ALL = [*(kind() for kind in STRATEGIES.values()), Halfway(), Middle()]
+ALL = [*(kind() for kind in registry.STRATEGIES.built_in.values()), Halfway(), Middle()]
 BY_NAME = pytest.mark.parametrize("tested", ALL, ids=lambda tested: tested.name)
 
 
@@ -406,7 +405,7 @@ def test_fedprox_tells_the_devices_mu():
 
 
 def test_a_registered_strategy_is_found_by_its_name(monkeypatch):
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry.STRATEGIES, "registered", {})
     assert isinstance(strategy(register(Halfway).name), Halfway)
     assert "halfway" in available()
     with pytest.raises(Conflict, match=r"fedavg.* already"):
@@ -418,9 +417,9 @@ def test_a_registered_strategy_is_found_by_its_name(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("fedavgg", {}, "no such strategy .did you mean fedavg"),
-        ("nothing", {}, "no such strategy"),
-        ("fedadam", {"learningrate": 1}, "fedadam has no such option .did you mean learning_rate"),
+        ("fedavgg", {}, "there is no strategy 'fedavgg' .did you mean 'fedavg'"),
+        ("nothing", {}, "there is no strategy"),
+        ("fedadam", {"learningrate": 1}, "fedadam has no such option .did you mean 'learning_rate'"),
         ("fedavg", {"learning_rate": 0}, "learning_rate: it must be a finite number above 0"),
         ("fedavg", {"learning_rate": float("inf")}, "learning_rate: it must be"),
         ("fedavg", {"learning_rate": "1"}, "learning_rate: it must be"),

@@ -281,8 +281,8 @@ def test_a_name_that_is_no_digest_names_no_blob(client, name):
         ({"name": ""}, "name", "printable"),
         ({"demand": "many"}, "spec.demand", "int"),
         ({"demnad": 2}, "spec", "demnad"),
-        ({"strategy": "fedavgg"}, "strategy", "did you mean fedavg"),
-        ({"codecs": ["int9"]}, "codecs", "did you mean int8"),
+        ({"strategy": "fedavgg"}, "strategy", "did you mean 'fedavg'"),
+        ({"codecs": ["int9"]}, "codecs", "did you mean 'int8'"),
     ],
 )
 def test_a_spec_that_makes_no_sense_is_refused_by_field_and_nothing_changes(client, spec, field, told):

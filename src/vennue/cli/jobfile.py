@@ -3,7 +3,6 @@
 Whatever is wrong with one is reported with the file, the line and the field.
 """
 
-import difflib
 import re
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import JobSpec
 from vennue.protocol import Managed
 
@@ -130,10 +129,9 @@ class JobFile:
         field = at.strip("`.").partition(".")[0].partition("[")[0]
         unknown = next((str(name) for name in document if name not in _KNOWN), None)
         if unknown is not None:
-            near = difflib.get_close_matches(unknown, _KNOWN, n=1)
             return InvalidInput(
                 f"{self._where(unknown)}: a job has no field {unknown!r}", field=unknown, limit=list(_KNOWN),
-                fix=f"did you mean {near[0]!r}?" if near else f"the fields are {', '.join(_KNOWN)}",
+                fix=did_you_mean(unknown, _KNOWN, f"the fields are {', '.join(_KNOWN)}"),
             )  # fmt: skip
         missing = next((f.name for f in msgspec.structs.fields(kind) if f.required and f.name not in document), None)
         if missing is not None:

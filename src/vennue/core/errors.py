@@ -5,6 +5,8 @@ the ``fix``. The server turns them into RFC 9457 problem documents and the SDK t
 so a caller handles one tree on either side of the wire. ``code`` is the stable, machine-readable name.
 """
 
+import difflib
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 
@@ -158,3 +160,9 @@ class JobEnded(VennueError):
     """The job was cancelled or has failed, so no further round will run."""
 
     code = "job-ended"
+
+
+def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
+    """The fix for an unknown name: a question with the known name most like it, or ``otherwise`` where none is."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else otherwise

@@ -12,14 +12,13 @@ planned before (caches must not show). A policy of your own is a name and an ord
 Override `plan` instead to order each region by itself. `vennue.policies.registry` finds policies by name.
 """
 
-import difflib
 from abc import ABC
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, TypeVar, get_args, get_type_hints
 
 import msgspec
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.ids import AttemptId
 from vennue.core.plan import Choice, Plan, PoolView, Request
 
@@ -95,7 +94,7 @@ def parse_parameters(policy: str, kind: type[P], given: Mapping[str, object]) ->
                 field=key,
                 value=value,
                 limit=known,
-                fix=nearest(key, known) or ("it has " + ", ".join(known) if known else "it has no parameters"),
+                fix=did_you_mean(key, known, "it has " + ", ".join(known) if known else "it has no parameters"),
             )
     try:
         return msgspec.convert(dict(given), kind, strict=False)
@@ -110,9 +109,3 @@ def parse_parameters(policy: str, kind: type[P], given: Mapping[str, object]) ->
             limit=choices or None,
             fix="choose one of " + ", ".join(map(repr, choices)) if choices else None,
         ) from error
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """A question that suggests the known name most like ``name``, if any is."""
-    found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"did you mean {found[0]!r}?" if found else None

@@ -9,7 +9,6 @@ program only waits, and may itself stop and come back, by the job's id (``Job.at
 ``key``: it then goes on with the next round from the last committed model.
 """
 
-import difflib
 import logging
 import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,7 +19,7 @@ import httpx
 import msgspec
 
 from vennue import protocol
-from vennue.core.errors import Conflict, InvalidInput
+from vennue.core.errors import Conflict, InvalidInput, did_you_mean
 from vennue.core.ids import JobId
 from vennue.core.job import After, JobSpec, Setting
 from vennue.sdk.driver import Driver
@@ -347,12 +346,11 @@ def _spec(spec: JobSpec | Mapping[str, Any] | None, fields: SpecFields) -> JobSp
     known = JobSpec.__struct_fields__
     for name in given:
         if name not in known:
-            nearest = difflib.get_close_matches(name, known, 1)
             raise InvalidInput(
                 "a job has no such field",
                 field=name,
                 limit=", ".join(known),
-                fix=f"did you mean {nearest[0]}?" if nearest else "leave it out",
+                fix=did_you_mean(name, known, "leave it out"),
             )
     try:
         return msgspec.convert(given, JobSpec)

@@ -5,13 +5,12 @@ the Venn paper behaves, each of its peculiarities being one option here, so that
 every difference be switched on by itself.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Annotated, Literal, cast, get_args
 
 import msgspec
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import JobSpec
 
 DAY_S = 86_400.0
@@ -126,8 +125,7 @@ def options(preset: str = "default", /, **changes: object) -> Options:
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> InvalidInput:
-    near = difflib.get_close_matches(name, known, n=1)
     return InvalidInput(
         f"there is no {what} {name!r}", field=what, value=name, limit=known,
-        fix=f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(known),
+        fix=did_you_mean(name, known, "choose one of " + ", ".join(known)),
     )  # fmt: skip

@@ -7,7 +7,6 @@ entry of every job, then, where classes have weights, the class of every job.
 """
 
 import dataclasses
-import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ import numpy as np
 import yaml
 
 from vennue import data
-from vennue.core.errors import Infeasible, InvalidInput
+from vennue.core.errors import Infeasible, InvalidInput, did_you_mean
 from vennue.core.ids import Signature
 from vennue.core.job import JobSpec
 from vennue.core.requirement import AttributeSchema, Requirement
@@ -144,10 +143,9 @@ def load(name: str) -> Workload:
         return parse(data.read_bytes(f"workloads/{name}.yaml"), name)
     path = Path(name)
     if not path.is_file():
-        near = difflib.get_close_matches(name, names(), n=1)
         raise InvalidInput(
             f"{name!r} is neither a file nor one of {', '.join(names())}", field="workload", value=name, limit=names(),
-            fix=f"did you mean {near[0]!r}?" if near else "check the file's name",
+            fix=did_you_mean(name, names(), "check the file's name"),
         )  # fmt: skip
     if path.stat().st_size > _MAX_FILE_BYTES:
         raise InvalidInput(
@@ -298,8 +296,7 @@ def _check_mixture(mixture: Mixture, size: int, classes: Mapping[str, Any], bad:
 
 
 def _unknown(what: str, name: str, known: Mapping[str, Any]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"unknown {what} {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+    return f"unknown {what} {name!r}; " + did_you_mean(name, known, "there are " + ", ".join(known))
 
 
 def _every_requirement(workload: Workload) -> dict[str, str]:

@@ -12,11 +12,10 @@ its numbers travel, is in `vennue.tensors`.
 from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore, BlobWriter, DirectoryBlobs, check_digest
 from vennue.updates.intake import PartialSink, UpdateSink
-from vennue.updates.strategies import STRATEGIES, Strategy, strategy
+from vennue.updates.strategies import Strategy, strategy
 from vennue.updates.sums import Partial, Receipt
 
 __all__ = [
-    "STRATEGIES",
     "Aggregate",
     "BlobStore",
     "BlobWriter",

@@ -3,11 +3,10 @@
 Root and leaves make their aggregators from equal plans.
 """
 
-import difflib
 from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import JobSpec, share
 from vennue.tensors.codecs import CODECS
 from vennue.updates.fold import Accumulator
@@ -47,13 +46,12 @@ class RoundPlan:
         """
         for name in spec.codecs:
             if name not in CODECS:
-                near = difflib.get_close_matches(name, CODECS, n=1)
                 raise InvalidInput(
                     f"there is no codec {name[:80]!r}",
                     field="codecs",
                     value=name[:80],
                     limit=", ".join(CODECS),
-                    fix=f"did you mean {near[0]}?" if near else "choose one of these",
+                    fix=did_you_mean(name, CODECS, "choose one of these"),
                 )
         made = strategy(spec.strategy, spec.strategy_options)
         fewest, most = fewest_reports(spec), spec.goal if spec.mode == "async" else spec.wanted

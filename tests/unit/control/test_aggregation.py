@@ -128,11 +128,11 @@ async def test_a_job_whose_strategy_was_removed_is_cancelled_and_the_others_go_o
         await rig.open(doomed)
         other = await rig.job()
         await rig.open(other)
-    monkeypatch.setattr(registry, "STRATEGIES", {"fedavg": FedAvg})
+    monkeypatch.setattr(registry.STRATEGIES, "built_in", {"fedavg": FedAvg})
     async with rig_at(tmp_path) as rig:
         await until(lambda: rig.coordinator.pool.jobs[doomed].state.terminal)
         view = await rig.coordinator.job(doomed)
-        assert (view.state, "no such strategy" in str(view.reason.text)) == ("cancelled", True)
+        assert (view.state, "there is no strategy" in str(view.reason.text)) == ("cancelled", True)
         assert rig.task("d").job == other
 
 

@@ -84,6 +84,18 @@ async def test_a_refused_spec_leaves_its_key_free(rig):
     assert view.spec == SPEC
 
 
+async def test_q18_beyond_its_limit_of_active_jobs_a_pool_asks_owners_to_come_back(tmp_path):
+    async with rig_at(tmp_path, max_jobs=2) as rig:
+        first, _ = await rig.coordinator.submit(SPEC, "first")
+        await rig.job()
+        with pytest.raises(Overloaded) as caught:
+            await rig.job()
+        assert (caught.value.value, caught.value.limit, caught.value.retry_after_s) == (2, 2, 60.0)
+        assert (await rig.coordinator.submit(SPEC, "first"))[0].id == first.id
+        await rig.coordinator.cancel(first.id, "done")
+        await rig.job()
+
+
 async def test_jobs_are_listed_page_by_page_each_once_although_more_come_meanwhile(rig):
     ids = [await rig.job(name=name) for name in "abcde"]
     first = await rig.coordinator.jobs(2)
@@ -553,8 +565,8 @@ async def test_a_server_that_is_configured_anew_follows_its_configuration(tmp_pa
 async def test_a_chosen_policy_that_is_gone_gives_way_to_the_configured_one(tmp_path, monkeypatch, caplog):
     async with rig_at(tmp_path) as rig:
         await rig.coordinator.set_policy(PolicyChoice("srsf"))
-    built_in = {name: policy for name, policy in registry._BUILT_IN.items() if name != "srsf"}
-    monkeypatch.setattr(registry, "_BUILT_IN", built_in)
+    built_in = {name: policy for name, policy in registry.POLICIES.built_in.items() if name != "srsf"}
+    monkeypatch.setattr(registry.POLICIES, "built_in", built_in)
     async with rig_at(tmp_path) as rig:
         assert rig.coordinator.policy == "fifo"
         job = await rig.job()

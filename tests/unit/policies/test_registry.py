@@ -7,6 +7,7 @@ import pytest
 from msgspec import Meta
 
 from tests.unit.policies.worlds import jobs, region, request, view
+from vennue import extensions
 from vennue.core.errors import Conflict, InvalidInput
 from vennue.core.plan import PoolView
 from vennue.policies import Policy, PolicyParameters, available, get_policy, load_policies, register, registry
@@ -35,7 +36,7 @@ class Picky(Policy):
 
 @pytest.fixture(autouse=True)
 def _registrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(registry.POLICIES, "registered", {})
 
 
 def installs(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
@@ -45,7 +46,7 @@ def installs(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     def entry_points(*, group: str, name: str | None = None) -> list[EntryPoint]:
         return [entry_point] if group == "vennue.policies" and name in {None, entry_point.name} else []
 
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr(extensions, "entry_points", entry_points)
 
 
 def test_the_policies_of_the_specification_and_the_baselines_of_the_papers_are_built_in():

@@ -198,7 +198,7 @@ def test_the_keywords_are_the_fields_of_a_spec():
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
-        ({"name": "k", "demnad": 3}, "demnad", "did you mean demand?"),
+        ({"name": "k", "demnad": 3}, "demnad", "did you mean 'demand'?"),
         ({"name": "k"}, "demand", "missing required field `demand`"),
         ({"name": "k", "demand": "3"}, "demand", "expected `int`, got `str`"),
         ({"name": "k", "demand": 3, "mode": "later"}, "mode", "invalid enum value 'later'"),

@@ -5,7 +5,6 @@ the trace), in any order. Devices are a table with a row per device, or per mode
 under their own names and, if known, ``computation_ms`` and ``communication_kbps``.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from vennue import data
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.simulation.traces import foreign
 from vennue.simulation.traces.columns import Progress, Table, is_table, read_header, read_table, write_table
@@ -131,10 +130,9 @@ def open_check_ins(spec: str, *, seed: int = 0, progress: Progress | None = None
         return synthesise(int(devices or PAPER_DEVICES), int(days or 5), seed=seed, progress=progress)
     path = Path(spec)
     if not path.exists():
-        near = difflib.get_close_matches(spec, TRACES, n=1)
         raise InvalidInput(
             f"{spec!r} is neither a file nor one of {', '.join(TRACES)}", field="trace", value=spec, limit=TRACES,
-            fix=f"did you mean {near[0]!r}?" if near else "check the file's name",
+            fix=did_you_mean(spec, TRACES, "check the file's name"),
         )  # fmt: skip
     return read_recording_of(path).check_ins() if is_recording(path) else read_trace(path, progress=progress)
 
@@ -175,11 +173,10 @@ def open_capacity(spec: str) -> Capacity:
         return named()
     path = Path(spec)
     if not path.exists():
-        near = difflib.get_close_matches(spec, CAPACITIES, n=1)
         raise InvalidInput(
             f"{spec!r} is neither a file nor one of {', '.join(CAPACITIES)}",
             field="capacity", value=spec, limit=tuple(CAPACITIES),
-            fix=f"did you mean {near[0]!r}?" if near else "check the file's name",
+            fix=did_you_mean(spec, CAPACITIES, "check the file's name"),
         )  # fmt: skip
     if not is_table(path):
         return foreign.capacity(path, foreign.load_plain(path))

@@ -8,11 +8,10 @@ from vennue.updates.strategies.fedavgm import FedAvgM
 from vennue.updates.strategies.fedbuff import FedBuff
 from vennue.updates.strategies.krum import Krum, MultiKrum
 from vennue.updates.strategies.qfedavg import QFedAvg
-from vennue.updates.strategies.registry import STRATEGIES, available, load_strategies, register, strategy
+from vennue.updates.strategies.registry import available, load_strategies, register, strategy
 from vennue.updates.strategies.robust import Median, Robust, TrimmedMean
 
 __all__ = [
-    "STRATEGIES",
     "Block",
     "FedAdagrad",
     "FedAdam",
