@@ -390,6 +390,22 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota
 
 
+class StorageView(msgspec.Struct, frozen=True, kw_only=True):
+    """The disk that models take, and what was removed because no job needs it."""
+
+    used_bytes: int
+    """By models and uploads of them."""
+    quota_bytes: int | None
+    variant_bytes: int
+    """By other forms of models, which are a cache."""
+    needed_models: int | None = None
+    """How many models jobs needed when that was last looked at; null before."""
+    collected_s_ago: float | None = None
+    """How long ago that was."""
+    freed_bytes: int = 0
+    """Since the server started."""
+
+
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /v1/pool``."""
 
@@ -405,6 +421,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     requirements: list[RequirementView]
     regions: list[RegionView]
     tenants: list[TenantView] = []
+    storage: StorageView | None = None
 
 
 class OfferView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

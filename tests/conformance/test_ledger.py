@@ -139,6 +139,15 @@ async def test_what_was_saved_is_there_after_a_reopening(make_ledger, ledger):
     await again.close()
 
 
+async def test_the_latest_commits_of_each_job_are_found(ledger):
+    other = JobId("weather-1")
+    commits = [replace(COMMIT, round=number) for number in range(1, 12)]
+    commits += [replace(COMMIT, job=other, round=1)]
+    await ledger.save(Batch(commits=commits))
+    latest = sorted((one.job, one.round) for one in await ledger.latest_commits(2))
+    assert latest == [(JOB.id, 10), (JOB.id, 11), (other, 1)]
+
+
 async def test_a_later_record_supersedes_an_earlier_one(ledger):
     await ledger.save(Batch(jobs={JOB.id: JOB}, attempts={ATTEMPT.id: ATTEMPT}))
     cancelled = replace(JOB, state=JobState.CANCELLED, ended_at=1005.0, reason="enough")

@@ -251,6 +251,10 @@ class Coordinator(Shell):
         """A round's commit, as it is durable."""
         return await self._ledger.commit(id, round_number)
 
+    async def latest_commits(self, number: int) -> list[CommitRecord]:
+        """The latest commits of each job, so many at most, as they are durable."""
+        return await self._ledger.latest_commits(number)
+
     async def pool_view(self) -> PoolView:
         """The pool as operators see it."""
         await self.settled()

@@ -82,6 +82,10 @@ class ManagedJobs:
         """What a job's owner asked for, if the platform runs it."""
         return self._jobs.get(job)
 
+    def all(self) -> Mapping[JobId, Managed]:
+        """What their owners asked for, of all that there were."""
+        return self._jobs
+
     def refuse(self, job: JobId) -> None:
         """Nobody else opens the rounds of a managed job.
 

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from vennue.control.coordinator import Coordinator
+from vennue.control.keeper import Keeper
 from vennue.control.selector import Selector
 from vennue.core.errors import StorageError
 from vennue.protocol import CheckInRequest
@@ -26,18 +27,26 @@ class App(Application):
         selector: of that coordinator.
         limits: on what a caller may send.
         version: of the program.
+        keeper: what removes models that no job needs, if anything does.
         leaf_key: what leaves must show; without one there are none.
     """
 
     def __init__(
-        self, coordinator: Coordinator, selector: Selector, limits: Limits, version: str, *, leaf_key: str = ""
+        self,
+        coordinator: Coordinator,
+        selector: Selector,
+        limits: Limits,
+        version: str,
+        *,
+        keeper: Keeper | None = None,
+        leaf_key: str = "",
     ) -> None:
         super().__init__(limits)
         self._coordinator = coordinator
         self._selector = selector
         self._limits = limits
-        telemetry = Telemetry(coordinator, self.responses)
-        self.serve(all_routes(coordinator, selector, limits, version, telemetry, leaf_key=leaf_key))
+        telemetry = Telemetry(coordinator, self.responses, keeper)
+        self.serve(all_routes(coordinator, selector, limits, version, telemetry, keeper=keeper, leaf_key=leaf_key))
         self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
         self._encode = msgspec.json.Encoder().encode
 

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, get_origin
 import msgspec
 
 from vennue.control.explain import STALL_GRACE_S
+from vennue.control.keeper import Keeping
 from vennue.control.pacing import Pacing
 from vennue.core.batch import MAX_WINDOW_S
 from vennue.core.errors import InvalidInput
@@ -116,6 +117,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """At a stop, how long requests and commits in flight may take."""
     record_dir: Path | None = None
     """Where to record check-ins for replays: kinds of devices and times, no device. By default nowhere."""
+    keep: Keeping = Keeping()
+    """When models that no job needs are removed."""
     disk_quota_bytes: int | None = None
     """How much of the disk models, and uploads of them, may take; no bound by default."""
     durable_blobs: bool = True
@@ -142,7 +145,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 "batch_window_s", self.batch_window_s, f"must be at most {MAX_WINDOW_S:g} s: devices wait so long for "
                 "an answer", "2 collects two seconds of check-ins, 0 binds each at once",
             )  # fmt: skip
-        for group in ("limits", "leaf"):
+        if self.disk_quota_bytes is not None and self.disk_quota_bytes <= 0:
+            raise _bad("disk_quota_bytes", self.disk_quota_bytes, "must be above 0", "leave it out for no quota")
+        for group in ("keep", "limits", "leaf"):
             for name, value in msgspec.structs.asdict(getattr(self, group)).items():
                 if not 0 < value < float("inf"):
                     raise _bad(f"{group}.{name}", value, "must be above 0", "leave it out for the default")

@@ -13,7 +13,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +28,7 @@ from vennue.control.clock import Clock, pool_clock
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import DataPlane
 from vennue.control.distribution import Distribution
+from vennue.control.keeper import Keeper
 from vennue.control.leaf import Leaf
 from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
@@ -163,7 +164,9 @@ async def _root(
         )
         await stack.enter_async_context(_recording(recorder))
     selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)), recorder=recorder)
-    app = App(coordinator, selector, config.limits, version("vennue"), leaf_key=config.leaf_key)
+    keeper = Keeper(coordinator, config.keep)
+    await stack.enter_async_context(_running(keeper.run(), "keeper"))
+    app = App(coordinator, selector, config.limits, version("vennue"), keeper=keeper, leaf_key=config.leaf_key)
     return app, coordinator.announce_stop
 
 
@@ -265,6 +268,16 @@ async def _started(role: Coordinator | Leaf, drain_s: float) -> AsyncIterator[No
         yield
     finally:
         await role.stop(drain_s)
+
+
+@asynccontextmanager
+async def _running(work: Coroutine[Any, Any, None], name: str) -> AsyncIterator[None]:
+    task = asyncio.get_running_loop().create_task(work, name=name)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from vennue.control.coordinator import Coordinator
+from vennue.control.keeper import Keeper
 from vennue.control.views import flagged_jobs, job_counts
 
 _COUNTERS = {
@@ -32,11 +33,13 @@ class Telemetry(Collector):
     Args:
         coordinator: whose.
         responses: answers by HTTP status, kept up to date by the application.
+        keeper: what removes models that no job needs, if anything does.
     """
 
-    def __init__(self, coordinator: Coordinator, responses: Mapping[int, int]) -> None:
+    def __init__(self, coordinator: Coordinator, responses: Mapping[int, int], keeper: Keeper | None = None) -> None:
         self._coordinator = coordinator
         self._responses = responses
+        self._keeper = keeper
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -50,6 +53,9 @@ class Telemetry(Collector):
         pool = coordinator.pool
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"vennue_{name}", text, value=getattr(coordinator.counters, name))
+        if self._keeper is not None:
+            freed = self._keeper.freed_bytes
+            yield CounterMetricFamily("vennue_freed_bytes", "Bytes of models removed for want of use", value=freed)
         responses = CounterMetricFamily("vennue_responses", "Answers by HTTP status", labels=["status"])
         for status, count in sorted(self._responses.items()):
             responses.add_metric([str(status)], count)
@@ -75,6 +81,7 @@ class Telemetry(Collector):
             "plans": ("Plans made since the start", pool.plans),
             "waiters": ("Long polls at this moment", len(coordinator.waiters)),
             "uploads": ("Models and reports being received", coordinator.data.uploads.active),
+            "blob_bytes": ("Bytes of the disk that models and uploads take", coordinator.data.blobs.used_bytes),
             "uptime_seconds": ("Seconds since the start", coordinator.uptime_s),
             "ready": ("1 if the server can do its work", int(coordinator.failure is None)),
         }

@@ -126,6 +126,10 @@ class Ledger(Protocol):
         """The round's commit."""
         ...
 
+    async def latest_commits(self, number: int) -> list[CommitRecord]:
+        """The latest commits of each job, so many at most, in no order."""
+        ...
+
 
 class SqlLedger:
     """The ledger in a SQL database.
@@ -232,6 +236,16 @@ class SqlLedger:
         return await self._first(
             sa.select(table.c.record).where(table.c.job == job, table.c.round == round_number), CommitRecord
         )
+
+    async def latest_commits(self, number: int) -> list[CommitRecord]:
+        table = schema.commits
+        last = sa.select(table.c.job, sa.func.max(table.c.round).label("round")).group_by(table.c.job).subquery()
+        query = (
+            sa.select(table.c.record).join(last, last.c.job == table.c.job).where(table.c.round > last.c.round - number)
+        )
+        async with self._transaction("read the ledger") as connection:
+            rows = await connection.scalars(query)
+        return [_record(row, CommitRecord) for row in rows]
 
     async def _first(self, query: sa.Select[Any], kind: type[Record]) -> Record | None:
         async with self._transaction("read the ledger") as connection:

@@ -89,6 +89,12 @@ class MemoryLedger:
         data = self._commits.get((job, round_number))
         return None if data is None else msgspec.json.decode(data, type=CommitRecord)
 
+    async def latest_commits(self, number: int) -> list[CommitRecord]:
+        check_alive()
+        commits = self.commits()
+        last = {one.job: max(other.round for other in commits if other.job == one.job) for one in commits}
+        return [one for one in commits if one.round > last[one.job] - number]
+
     # -- for tests --------------------------------------------------------------------------------------------------
 
     def jobs(self) -> list[JobRecord]:
@@ -187,6 +193,10 @@ class FaultyLedger:
     async def commit(self, job: JobId, round_number: int) -> CommitRecord | None:
         await self._pass("read")
         return await self._ledger.commit(job, round_number)
+
+    async def latest_commits(self, number: int) -> list[CommitRecord]:
+        await self._pass("read")
+        return await self._ledger.latest_commits(number)
 
     def _write_fault(self) -> Fault | None:
         # As many draws for every write, so that one fault more does not change all that follow.

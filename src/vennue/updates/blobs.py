@@ -81,6 +81,16 @@ class BlobWriter(Protocol):
 class BlobStore(Protocol):
     """Where blobs live. Safe to use from several threads. Every digest that comes in is checked to be one."""
 
+    @property
+    def used_bytes(self) -> int:
+        """How much all blobs take, finished or not."""
+        ...
+
+    @property
+    def quota_bytes(self) -> int | None:
+        """How much they may take."""
+        ...
+
     def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> BlobWriter:
         """Begin a blob, with the digest and the size that it must have, where they are known.
 
@@ -176,8 +186,11 @@ class DirectoryBlobs:
 
     @property
     def used_bytes(self) -> int:
-        """How much all blobs take, finished or not."""
         return self._files.used_bytes
+
+    @property
+    def quota_bytes(self) -> int | None:
+        return self._files.quota_bytes
 
     def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> "DirectoryWriter":
         expected = None if expected is None else check_digest(expected)
@@ -347,7 +360,7 @@ class _Files:
         self._root = make_directory(root)
         self._incoming = make_directory(root / "incoming")
         self._max_blob_bytes = max_blob_bytes
-        self._quota_bytes = quota_bytes
+        self.quota_bytes = quota_bytes
         self._durable = durable
         self._lock = threading.Lock()
         self._writing: set[Path] = set()
@@ -416,12 +429,12 @@ class _Files:
                 "the blob is larger than this pool takes", field="body", value=blob_bytes, limit=self._max_blob_bytes
             )
         used_bytes = self.used_bytes + blob_bytes - before_bytes
-        if self._quota_bytes is not None and used_bytes > self._quota_bytes:
+        if self.quota_bytes is not None and used_bytes > self.quota_bytes:
             raise OutOfSpace(
-                f"models would take {used_bytes} bytes of the disk, of which {self._quota_bytes} are theirs",
+                f"models would take {used_bytes} bytes of the disk, of which {self.quota_bytes} are theirs",
                 field="disk_quota_bytes",
                 value=used_bytes,
-                limit=self._quota_bytes,
+                limit=self.quota_bytes,
                 fix="raise the quota (VENNUE_DISK_QUOTA_BYTES), or end jobs: what no job needs is removed by itself",
             )
 

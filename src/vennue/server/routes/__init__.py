@@ -1,6 +1,7 @@
 """The routes, one file per caller: devices, job owners, both (blobs), leaves and operators."""
 
 from vennue.control.coordinator import Coordinator
+from vennue.control.keeper import Keeper
 from vennue.control.leaves import Leaves
 from vennue.control.parts import Parts
 from vennue.control.selector import Selector
@@ -21,10 +22,11 @@ def all_routes(
     version: str,
     telemetry: Telemetry,
     *,
+    keeper: Keeper | None = None,
     leaf_key: str = "",
 ) -> list[Route]:
     """Every route, described at ``/openapi.json``."""
-    operators = OperatorRoutes(coordinator, limits, version, telemetry)
+    operators = OperatorRoutes(coordinator, limits, version, telemetry, keeper)
     data = coordinator.data
     parts = Parts(data.blobs, data.uploads)
     routes = [

@@ -5,6 +5,7 @@ from typing import Final
 import msgspec
 
 from vennue.control.coordinator import Coordinator
+from vennue.control.keeper import Keeper
 from vennue.control.notes import PolicyChoice
 from vennue.protocol import Health, PlanHistory, PlanView, PolicyRequest, PoolSnapshot, PoolView
 from vennue.server.config import Limits
@@ -19,8 +20,16 @@ METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class OperatorRoutes:
     """Handlers for what operators and their tools ask."""
 
-    def __init__(self, coordinator: Coordinator, limits: Limits, version: str, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        limits: Limits,
+        version: str,
+        telemetry: Telemetry,
+        keeper: Keeper | None = None,
+    ) -> None:
         self._coordinator = coordinator
+        self._keeper = keeper
         self._limits = limits
         self._version = version
         self._telemetry = telemetry
@@ -89,7 +98,9 @@ class OperatorRoutes:
 
     async def pool(self, request: Request) -> Answer:
         """``GET /v1/pool``."""
-        return json_answer(await self._coordinator.pool_view())
+        view = await self._coordinator.pool_view()
+        storage = None if self._keeper is None else self._keeper.view()
+        return json_answer(msgspec.structs.replace(view, storage=storage))
 
     async def snapshot(self, request: Request) -> Answer:
         """``GET /v1/pool/snapshot``."""
