@@ -1,8 +1,8 @@
 """One large tensor all the way: uploaded, sent out, reported by two devices, averaged, committed.
 
-It has 250 MB; with ``VENNUE_BENCH_FULL=1`` in the environment 2.5 GB, for which it needs 13 GB of disk. What no part of
-the data plane may do is hold such a body in memory, or count its bytes in 32 bits. Bodies are streamed from a block that
-is repeated, so the load generator holds none, either.
+It has 250 MB; with ``VENNUE_BENCH_FULL=1`` in the environment 2.5 GB, for which it needs 13 GB of disk. What no part
+of the data plane may do is hold such a body in memory, or count its bytes in 32 bits. Bodies are streamed from a block
+that is repeated, so the load generator holds none, either.
 """
 
 import hashlib
