@@ -322,4 +322,6 @@ class _Exchange:
             self._respond(status, headers, opened.read(end - start))
 
     def _respond(self, status: int, headers: Headers, body: bytes) -> None:
-        self.response = httpx.Response(status, headers=headers, content=body, request=self._request)
+        # A stream, as from a network: who reads it bit by bit may do so.
+        stream = httpx.ByteStream(body)
+        self.response = httpx.Response(status, headers=headers, stream=stream, request=self._request)
