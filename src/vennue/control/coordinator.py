@@ -34,7 +34,7 @@ from vennue.control.views import (
     plan_view,
     pool_view,
 )
-from vennue.core.errors import Conflict, InvalidInput, NotFound
+from vennue.core.errors import Conflict, InvalidInput, NotFound, Overloaded
 from vennue.core.events import (
     CancelJob,
     CompleteJob,
@@ -63,6 +63,8 @@ from vennue.updates.plan import RoundPlan
 log = logging.getLogger("vennue.control")
 
 MAX_KEY: Final = 200
+FULL_S: Final = 60.0
+"""After how long to submit again when too many jobs are active."""
 MAX_CONFIG_BYTES: Final = 16 * 1024
 """Settings travel with every task, so a page of them is the limit."""
 
@@ -76,6 +78,7 @@ class Coordinator(Shell):
         planner: the configured policy.
         admission_window_s: jobs above all supply are refused once the pool was observed for this long.
         stall_grace_s: a job for which no device has checked in for this long counts as stalled.
+        max_jobs: active jobs at once.
         new_suffix: what tells jobs of one name apart; at random by default.
         **options: those of `Shell`.
     """
@@ -88,6 +91,7 @@ class Coordinator(Shell):
         *,
         admission_window_s: float = 86_400.0,
         stall_grace_s: float = STALL_GRACE_S,
+        max_jobs: int = 10_000,
         new_suffix: Callable[[], str] | None = None,
         **options: Unpack[ShellOptions],
     ) -> None:
@@ -95,6 +99,7 @@ class Coordinator(Shell):
         self.managed = ManagedJobs(self)
         self._admission_window_s = admission_window_s
         self._stall_grace_s = stall_grace_s
+        self._max_jobs = max_jobs
         self._new_suffix = new_suffix or functools.partial(secrets.token_hex, 3)
 
     # -- jobs -------------------------------------------------------------------------------------------------------
@@ -109,6 +114,7 @@ class Coordinator(Shell):
         Raises:
             InvalidInput: the spec makes no sense, or (`Infeasible`) this pool can never run it.
             Conflict: the key was used with another spec.
+            Overloaded: too many jobs are active.
         """
         if key is not None and not (0 < len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
             raise InvalidInput(
@@ -132,6 +138,7 @@ class Coordinator(Shell):
                         fix="use a new key for a new job",
                     )
                 return await self.job(earlier.job), False
+            self._check_room()
             now = self.now()
             seen = admit(self.pool, spec, now, window_s=self._admission_window_s, requirement=requirement)
             job: Job = self.apply(SubmitJob(self._new_id(spec.name), spec))
@@ -309,6 +316,18 @@ class Coordinator(Shell):
         if job is None:
             raise NotFound(f"there is no job {id[:80]}", field="job", value=id[:80])
         return job
+
+    def _check_room(self) -> None:
+        active = self.pool.registry.users
+        if active >= self._max_jobs:
+            raise Overloaded(
+                f"{active} jobs are active, and no more are taken",
+                retry_after_s=FULL_S,
+                field="jobs",
+                value=active,
+                limit=self._max_jobs,
+                fix="try again when some have ended, or have VENNUE_LIMITS_JOBS raised",
+            )
 
     def _new_id(self, name: str) -> JobId:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-") or "job"

@@ -88,6 +88,11 @@ class RequirementRegistry:
             self._signatures.clear()
             self.version += 1
 
+    @property
+    def users(self) -> int:
+        """How many users all requirements have together: the active jobs."""
+        return sum(self._users.values())
+
     def requirement(self, bit: int) -> Requirement:
         """The requirement with this bit.
 
