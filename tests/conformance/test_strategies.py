@@ -24,6 +24,7 @@ from vennue.updates.strategies import (
     Robust,
     Share,
     Strategy,
+    Update,
     available,
     register,
     registry,
@@ -309,6 +310,51 @@ def test_one_adaptive_step_by_hand(name, second_moment, blobs, run_round):
     assert load(blobs.path(memory["v"]))["w"][0] == second_moment
     step = 2.0 * 0.25 / (second_moment**0.5 + 0.5)
     assert load(blobs.path(digest))["w"][0] == np.float32(step)
+
+
+def moments(name, rounds):
+    """The values of m and √v after so many rounds with a change of 2 each, at β1 = β2 = 0.5 and τ = 1."""
+    v = {
+        "fedadagrad": 1 + 4 * rounds,
+        "fedadam": 4 - 3 * 0.5**rounds,
+        # Yogi's v moves by half of Δ² = 4 towards Δ², whatever the distance: 1, 3, and then to and fro, 5, 3, …
+        "fedyogi": [3, 5, 3][rounds - 1],
+    }[name]
+    return 2 * (1 - 0.5**rounds), v**0.5
+
+
+@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi"])
+def test_adaptive_steps_under_a_constant_change_have_a_closed_form(name, blobs, run_round):
+    """With a constant change Δ: m = Δ·(1 − β1^t); Adagrad's v = τ² + t·Δ²; Adam's v = Δ² + (τ² − Δ²)·β2^t."""
+    options = {"learning_rate": 1.0, "tau": 1.0, "beta_1": 0.5}
+    tested = strategy(name, options if name == "fedadagrad" else {**options, "beta_2": 0.5})
+    digest, memory = blobs.put(save(scalars(0.0, 0.0))), None
+    position = 0.0
+    for number in (1, 2, 3):
+        digest, memory = run_round(
+            tested, digest, [(np.full(2, 2, np.float32), 1.0, 0.0)], memory=memory, content="change"
+        )
+        m, root = moments(name, number)
+        position += m / (root + 1)
+        assert load(blobs.path(digest))["w"][0] == pytest.approx(position, rel=1e-6)
+
+
+def test_a_stale_update_counts_less_and_does_not_stretch_the_others():
+    """s(τ) = 1/√(1 + τ): an update three models old counts half, and the sum of the weights stays what it was."""
+    fresh, stale = (Update(2.0, {}, staleness, lambda: 1.0) for staleness in (0, 3))
+    assert [strategy("fedbuff").share(update) for update in (fresh, stale)] == [Share(2.0, 2.0), Share(1.0, 2.0)]
+    assert strategy("fedbuff", {"staleness_exponent": 0.0}).share(stale) == Share(2.0, 2.0)
+
+
+def test_q_fedavg_goes_with_the_device_that_does_worst_as_q_grows(blobs, run_round):
+    """For q → ∞ its direction is that of the device of the highest loss alone, as of minimising the largest loss."""
+    devices = (1.0, 1, 0.5), (1.0, 1, 0.5), (-1.0, 1, 2.0)
+    steps = [
+        stepped(run_round, blobs, strategy("q-fedavg", {"q": q, "learning_rate": 1.0}), *devices) for q in (0.0, 8.0)
+    ]
+    assert steps[0] == pytest.approx(1 / 3, rel=1e-6)
+    # Of the worst device alone: −F^q / (q·F^(q−1) + F^q) = −1 / (q/F + 1) = −1/5.
+    assert steps[1] == pytest.approx(-1 / 5, rel=1e-3)
 
 
 class WrongStep(Strategy):
