@@ -181,6 +181,17 @@ _mount(
     "vennue simulate jobs.yaml --trace sessions.csv --set poll_interval_s=30",
     "vennue simulate low --preset faithful --policy venn:tiers=1,venn:tiers=2,venn:tiers=3 --scale 8 --json",
 )
+_mount(
+    "vennue.cli.papers:papers",
+    _SIMULATE,
+    """Repeat an experiment of the Venn or the Propius paper, and show its figures beside those that were published.
+
+    Runs are made side by side in processes, and written down as they end: stop it when you like, the same command goes
+    on. Full size is --scale 1.""",
+    "vennue papers",
+    "vennue papers speedups --scale 64 --seeds 2",
+    "vennue papers ablation --scale 1 --out results",
+)
 app.command(
     "vennue.cli.trace:trace_app",
     name="trace",

@@ -105,8 +105,8 @@ def simulate(
             "the kernel does not check invariants", field="engine", value=engine, fix="leave out --engine or --validate"
         )
     _check_outputs(report, parquet, perfetto)
-    with _bar(experiment) as told, _interruptible() as stop:
-        results = run_experiment(experiment, workers=jobs or _cores(), cluster=ray, told=told, stop=stop)
+    with _bar(experiment) as told, interruptible() as stop:
+        results = run_experiment(experiment, workers=jobs or cores(), cluster=ray, told=told, stop=stop)
     if not results.runs:
         report = perfetto = None  # there is nothing to show
     if report is not None:
@@ -125,7 +125,7 @@ def simulate(
     return ExitCode.FAILED if results.failures else ExitCode.OK
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -157,7 +157,7 @@ def _bar(experiment: Experiment) -> Iterator[Told]:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def interruptible() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl-C or SIGTERM was heard. The first asks for an early end; one more Ctrl-C ends everything at once."""
     heard: list[int] = []
 
