@@ -16,6 +16,8 @@ from vennue.protocol import Reason
 
 MAX_BLOCKING = 10
 """Jobs named as being ahead."""
+REPEATS = 3
+"""So many check-ins in a row of devices that have served a round already say that there may be no others."""
 STALL_GRACE_S = 1800.0
 """Supply is counted in quarters of an hour, so a shorter grace would mostly flag how they fall."""
 
@@ -167,6 +169,15 @@ class Explainer:
         tenant = attempt.request.tenant
         if tenant is not None and tenant.exhausted(self._now):
             return self._beyond_quota(attempt, tenant, rate)
+        if attempt.request.repeats >= REPEATS:
+            return Reason(
+                code="needs-other-devices",
+                text=f"{bound}; the last {attempt.request.repeats} eligible devices to check in have reported in this "
+                "round already, so it waits for others",
+                needs=needs,
+                supply_per_s=rate,
+                demand_ahead=0,
+            )
         first_rate, ahead, blocking = self._queue(job, attempt)
         if ahead is None:
             eta_s = needs / first_rate

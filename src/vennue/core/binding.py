@@ -124,9 +124,16 @@ class _Lane:
 
 
 class BindingTable:
-    """The in-memory binding table. Not thread-safe: one owner calls it."""
+    """The in-memory binding table. Not thread-safe: one owner calls it.
 
-    def __init__(self) -> None:
+    Args:
+        once_per_round: a device that has reported in a round is not bound to it again, so that a round's reports are
+            those of so many devices. Asynchronous attempts take a device as often as it comes.
+    """
+
+    def __init__(self, *, once_per_round: bool = True) -> None:
+        self._once_per_round = once_per_round
+        self._served: dict[DeviceId, dict[JobId, Request]] = {}
         self._entries: dict[AttemptId, _Entry] = {}
         self._by_device: dict[DeviceId, Assignment] = {}
         self._expiries: list[tuple[float, int, Assignment]] = []
@@ -176,6 +183,11 @@ class BindingTable:
         ended = cast(list[Assignment], list(entry.request.live.values()))
         for assignment in ended:
             self._end(assignment)
+        for reported in cast(list[Assignment], list(entry.request.reported.values())):
+            served = self._served.get(reported.device, {})
+            served.pop(reported.job, None)
+            if not served:
+                self._served.pop(reported.device, None)
         self._drop_queues()
         return ended
 
@@ -222,6 +234,8 @@ class BindingTable:
         held = self._by_device.get(device)
         if held is not None:
             return held
+        if self._served and device in self._served:
+            return self._bind_again(device, signature, now, draw, response_s, declined)
         queue = self._queues.get(signature)
         if queue is None:
             queue = self._queues[signature] = _Queue(self._plan.walk(signature), self._epoch)
@@ -271,7 +285,7 @@ class BindingTable:
 
     def admit(self, assignment: Assignment) -> None:
         """Count the report of an assignment from before a crash. The request must have a place for it."""
-        assignment.request.reported[assignment.id] = assignment
+        self._take_report(assignment)
 
     def settle(self, id: AssignmentId, outcome: Outcome) -> Assignment:
         """End a live assignment. A report keeps its slot; every other outcome gives the slot back.
@@ -286,7 +300,7 @@ class BindingTable:
         if outcome is Outcome.DECLINED and request.tenant is not None:
             request.tenant.count(assignment.bound_at, -1)
         if outcome is Outcome.REPORTED:
-            request.reported[id] = assignment
+            self._take_report(assignment)
         if outcome is not Outcome.REPORTED or request.continuous:
             self._epoch += 1
         return assignment
@@ -319,6 +333,10 @@ class BindingTable:
         """The device's live assignment, if any."""
         return self._by_device.get(device)
 
+    def served(self, device: DeviceId) -> frozenset[JobId]:
+        """The jobs in whose open rounds the device has reported, and which it therefore is not bound to."""
+        return frozenset(self._served.get(device, ()))
+
     def requests(self) -> list[Request]:
         """All open requests, in the order in which they opened."""
         return [entry.request for entry in self._entries.values()]
@@ -341,6 +359,11 @@ class BindingTable:
         """What the table holds that could grow: name, entries, and the bound by what is in flight."""
         return [
             ("assignments", len(self._by_device), sum(entry.request.wanted for entry in self._entries.values())),
+            (
+                "devices that have reported",
+                len(self._served),
+                sum(len(e.request.reported) for e in self._entries.values()),
+            ),
             ("lease expiries", len(self._expiries), 64 + 2 * len(self._by_device)),
         ]
 
@@ -348,6 +371,7 @@ class BindingTable:
 
     def _bind(self, entry: _Entry, device: DeviceId, signature: Signature, now: float) -> Assignment:
         request = entry.request
+        request.repeats = 0
         entry.count += 1
         id = AssignmentId(entry.prefix + str(entry.count))
         accept_lease_s = entry.accept_lease_s
@@ -362,6 +386,31 @@ class BindingTable:
         self._by_device[device] = assignment
         self._push_expiry(assignment)
         return assignment
+
+    def _take_report(self, assignment: Assignment) -> None:
+        request = assignment.request
+        request.reported[assignment.id] = assignment
+        if self._once_per_round and not request.continuous:
+            self._served.setdefault(assignment.device, {})[request.job] = request
+
+    def _bind_again(
+        self,
+        device: DeviceId,
+        signature: Signature,
+        now: float,
+        draw: float,
+        response_s: float,
+        declined: frozenset[JobId] | None,
+    ) -> Assignment | None:
+        """Bind a device that has reported in open rounds to any but these, as if it had declined them."""
+        served = self._served.pop(device)
+        others = (declined or frozenset()) | served.keys()
+        bound = self.bind(device, signature, now, draw=draw, response_s=response_s, declined=others)
+        self._served[device] = served
+        if bound is None:
+            for request in served.values():
+                request.repeats += 1
+        return bound
 
     def _bind_uniform(
         self,

@@ -288,12 +288,16 @@ class Auditor:
                     yield f"6. the report of {report.assignment} was counted twice"
                 self._counted[report.assignment] = report.device
         if isinstance(event, CheckIn) and answer is None:
-            yield from self._turned_away(self.pool.registry.signature(event.profile), event.declined)
+            yield from self._turned_away(self.pool.registry.signature(event.profile), self._closed_to(event))
         is_new = isinstance(answer, Assignment) and answer.id not in before["assignments"]
         if is_new and isinstance(event, CheckIn | Decline):
-            yield from self._borrowed(answer, event.declined)
+            yield from self._borrowed(answer, self._closed_to(event))
         if isinstance(event, Decline) and answer is not None and answer.job in (event.declined or ()):
             yield f"device {event.device} was offered job {answer.job}, which it declined"
+
+    def _closed_to(self, event: CheckIn | Decline) -> frozenset[JobId]:
+        """The jobs that a device has declined, and those in whose rounds it has reported."""
+        return (event.declined or frozenset()) | self.pool.table.served(event.device)
 
     def _turned_away(self, signature: Signature, declined: frozenset[JobId] | None) -> Complaints:
         """8. Work conserving, tiers aside: the plan lists every request that needs devices, and binding uses it."""

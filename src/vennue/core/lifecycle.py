@@ -64,11 +64,12 @@ class Lifecycle:
         accept_lease_s: float,
         supply: Supply,
         quotas: Mapping[str, Quota],
+        once_per_round: bool,
     ) -> None:
         self.schema = schema
         self.registry = RequirementRegistry(schema)
         self.supply = supply
-        self.table = BindingTable()
+        self.table = BindingTable(once_per_round=once_per_round)
         self.planning = Planning(
             planner,
             table=self.table,

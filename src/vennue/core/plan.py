@@ -53,8 +53,8 @@ class Request:
 
     __slots__ = (
         "arrival", "arrived_at", "attained", "attempt", "bit", "committed", "continuous", "deadline_at", "demand",
-        "job", "live", "lottery", "offer", "opened_at", "reported", "rounds_left", "tenant", "waiting_since", "wanted",
-        "weight",
+        "job", "live", "lottery", "offer", "opened_at", "repeats", "reported", "rounds_left", "tenant", "waiting_since",
+        "wanted", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -109,6 +109,8 @@ class Request:
         """Whose quota it is served under, if any."""
         self.live: dict[str, object] = {}
         self.reported: dict[str, object] = {}
+        self.repeats = 0
+        """Check-ins since the last device was bound, of devices that have reported in this round already."""
 
     @property
     def needs(self) -> int:

@@ -62,6 +62,7 @@ class Pool(Recovery):
         quotas: by tenant's name, or ``"*"`` for those not named; without one, a tenant may use any number of devices.
         batch_window_s: how long check-ins may wait to be bound together. They are then answered by a `Collected`, and
             later by an effect, `Answered`. 0 binds each at once.
+        once_per_round: a device that has reported in a round is not bound to it again.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Pool(Recovery):
         supply: Supply | None = None,
         quotas: Mapping[str, Quota] | None = None,
         batch_window_s: float = 0.0,
+        once_per_round: bool = True,
     ) -> None:
         super().__init__(
             planner,
@@ -86,6 +88,7 @@ class Pool(Recovery):
             accept_lease_s=accept_lease_s,
             supply=Supply() if supply is None else supply,
             quotas=quotas or {},
+            once_per_round=once_per_round,
         )
         self.batch = Batch(batch_window_s)
         """The check-ins that wait to be bound together."""
@@ -257,6 +260,8 @@ class Pool(Recovery):
                 return False
         assignment = self._claimed(event)
         attempt = self._attempts[assignment.attempt]
+        if assignment.job in self.table.served(event.device):
+            raise TooLate("the device has reported in this round already", field="assignment", value=assignment.id)
         staleness = attempt.version - assignment.version
         limit = attempt.spec.max_staleness
         if limit is not None and staleness > limit:
@@ -296,6 +301,9 @@ class Pool(Recovery):
     def _count(self, assignment: Assignment, attempt: Attempt, now: float) -> None:
         request = attempt.request
         if assignment.id not in request.live:
+            held = self.table.holds(assignment.device)
+            if held is not None and held.request is request and not request.continuous:
+                self._release(held.id, Outcome.DISPLACED, now, "its device has reported with what it trained before")
             if not request.continuous and request.needs <= 0:
                 latest = AssignmentId(next(reversed(request.live)))
                 self._release(latest, Outcome.DISPLACED, now, "a device from before the restart has reported")

@@ -23,7 +23,7 @@ POLL_S = 30
 """How long the server may hold a question about a round."""
 PAUSE_S = 1.0
 """Between two questions, when the server answers the first one at once."""
-_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible"}
+_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices"}
 """Reasons for which a round waits that somebody must do something about."""
 _FAREWELL = Retry(attempts=4, total_s=10.0)
 
@@ -115,7 +115,7 @@ class Driver:
         """Run a round to its commit; its view and its aggregate, in the kinds of ``model``."""
         await self._open(number, models.encode(model), config, resume=resume)
         view, result = await self._committed_round(number)
-        aggregate = models.restore(await self.wire.fetch(result), model)
+        aggregate = models.restore((await self.wire.fetch(result)).blob, model)
         self._committed, self._resumes = number, False
         return view, aggregate
 
@@ -123,7 +123,7 @@ class Driver:
         view = await self.status()
         if view.model is None:
             return None
-        blob = await self.wire.fetch(view.model)
+        blob = (await self.wire.fetch(view.model)).blob
         return models.arrays(models.parse(blob)) if like is None else models.restore(blob, like)
 
     async def leave(self, error: BaseException | None) -> None:

@@ -127,6 +127,7 @@ class ReferenceEngine:
             replan_interval_s=world.options.replan_interval_s,
             batch_window_s=world.options.batch_window_s,
             supply=world.supply(),
+            once_per_round=False,  # what counts here is sessions, not whose they are
         )
         self._shell: Pool | Auditor = self.pool
         if validate:

@@ -156,12 +156,16 @@ def test_a_device_that_came_back_is_answered_as_before_when_it_repeats_itself() 
         after.handle(Report(old.id, DeviceId("thief")), 102)
 
 
-def test_a_device_may_hold_another_task_when_it_reports_the_old_one() -> None:
-    pool = pool_with_round(demand=3)
+def test_a_device_may_hold_another_job_s_task_when_it_reports_the_old_one() -> None:
+    pool = pool_with_round(demand=2)
     old = check_in(pool, "d")
     after = crashed(pool)
+    submit(after, "k", now=100)
+    after.handle(OpenRound(JobId("k"), 1, MODEL), 100)
+    for other in ("e", "f"):
+        check_in(after, other, now=101)
     new = check_in(after, "d", now=101)
-    assert new.id != old.id
+    assert new.job == "k"
     assert [report(after, old, now=102), report(after, new, now=103)] == [True, True]
     invariants.check(after)
 
