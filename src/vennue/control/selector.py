@@ -130,6 +130,7 @@ class Selector:
     def accept(self, id: AssignmentId, token: str) -> tuple[Task, asyncio.Future[None] | None]:
         """The device takes the task: the same task, with the lease that covers the work."""
         device = self._device(id, token)
+        self._live(id)
         assignment = self._coordinator.apply(Accept(id, device))
         return self._task(assignment), self._coordinator.unsaved(assignment.attempt)
 

@@ -394,7 +394,9 @@ class Shell:
         job = self.pool.jobs[job_of(attempt)]
         try:
             self.data.expect(attempt, model, job.spec)
-        except InvalidInput as error:
+            if not self.data.blobs.exists(model):
+                raise NotFound(f"the model of its round is gone: {model}", field="model")
+        except (InvalidInput, NotFound) as error:
             # It was checked when the job came: what it names was removed from this machine since.
             log.error("job %s cannot go on: %s", job.id, error)  # noqa: TRY400 - the reason says it all
             asyncio.get_running_loop().call_soon(self._give_up, job.id, str(error))
