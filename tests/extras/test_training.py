@@ -1,0 +1,30 @@
+"""Real training reaches a real target: through a server process, a fleet of 300 phones and each strategy's own step."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.training import FASHION_MNIST, SETTINGS, central, federated
+
+pytestmark = [pytest.mark.slow_suite, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["fedavg", "fedadam"])
+def test_clothes_are_told_apart_by_what_the_fleet_has_learned(at, tmp_path):
+    setting = replace(SETTINGS["clothes"], rounds=30)
+    run = asyncio.run(federated(setting, setting.ways[at], tmp_path, seed=1))
+    assert run.points[0].accuracy < 0.2
+    assert len(run.points) == 31
+    # In 40 rounds they reach 0.75; central training on as many examples, 0.85.
+    assert max(point.accuracy for point in run.points) > 0.65
+
+
+def test_the_whole_of_fashion_mnist_is_learned_as_far_as_its_first_rounds_go(tmp_path):
+    if not FASHION_MNIST.exists():
+        pytest.skip("needs the data set: on Debian and Ubuntu, apt-get install dataset-fashion-mnist")
+    setting = replace(SETTINGS["fashion-mnist"], rounds=15)
+    run = asyncio.run(federated(setting, setting.ways[0], tmp_path, seed=1))
+    alone = central(setting, run.examples_per_round, seed=1)
+    assert run.points[-1].accuracy > 0.7
+    assert alone.points[-1].accuracy > 0.8
