@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -22,6 +22,9 @@ def serve(
     policy_file: list[Path] | None = None,
     seed: int | None = None,
     record: Path | None = None,
+    role: Literal["root", "leaf"] | None = None,
+    root: str | None = None,
+    leaf_key_file: Path | None = None,
     json: bool = False,
 ) -> int:
     """Run a server until Ctrl-C or SIGTERM.
@@ -35,6 +38,9 @@ def serve(
         policy_file: A Python file that defines a policy of your own; may be repeated.
         seed: Of the lottery that random-order uses. [default: 0]
         record: Record check-ins in this folder, for `vennue simulate --replay`: kinds of devices and times, no device.
+        role: A leaf takes the reports of devices near it, and passes their sums on to the root. [default: root]
+        root: A leaf's: address of the root, or of the leaf above.
+        leaf_key_file: A file with the secret that root and leaves share; VENNUE_LEAF_KEY holds it otherwise.
         json: When ready, print one JSON document with the address.
     """
     from vennue.server.run import run
@@ -49,17 +55,38 @@ def serve(
         policy_files=None if policy_file is None else [str(path) for path in policy_file],
         seed=seed,
         record_dir=record,
+        role=role,
+        root=root,
+        leaf_key=None if leaf_key_file is None else _secret(leaf_key_file),
     )
 
     def ready(url: str) -> None:
         if json:
             terminal.print_json(
                 {"url": url, "pid": os.getpid(), "policy": config.policy, "data_dir": str(config.data_dir)}
+                | ({"role": "leaf", "root": config.root} if config.role == "leaf" else {})
             )
         else:
-            terminal.notes().print(f"{url} is ready ({config.policy}, data in {config.data_dir})", soft_wrap=True)
+            what = config.policy if config.role == "root" else f"leaf of {config.root}"
+            terminal.notes().print(f"{url} is ready ({what}, data in {config.data_dir})", soft_wrap=True)
 
     return run(config, ready=ready)
+
+
+def _secret(path: Path) -> str:
+    try:
+        secret = path.read_text().strip()
+        reason = None if secret else "the file is empty"
+    except (OSError, UnicodeDecodeError) as error:
+        secret, reason = "", error.strerror if isinstance(error, OSError) else "it is no text"
+    if reason is not None:
+        raise InvalidInput(
+            f"cannot read the leaves' secret: {reason}",
+            field="leaf-key-file",
+            value=str(path),
+            fix="write it first: openssl rand -hex 32 > FILE",
+        )
+    return secret
 
 
 def _parameters(given: list[str] | None) -> dict[str, bool | int | float | str] | None:

@@ -159,6 +159,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 raise _bad("root", self.root, "must be the root's address", "write it as in http://pool.example:8765")
             if not self.leaf_key:
                 raise _bad("leaf_key", "", "must be the root's secret for leaves", "give both the same VENNUE_LEAF_KEY")
+        elif self.root:
+            raise _bad("root", self.root, "is a leaf's, and this server is a root", "add VENNUE_ROLE=leaf")
         if self.leaf_key and len(self.leaf_key) < MIN_KEY:
             raise _bad("leaf_key", "…", f"must have {MIN_KEY} characters or more", "draw one: openssl rand -hex 32")
 
