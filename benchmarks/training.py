@@ -5,8 +5,8 @@ fleet of 300 simulated phones, each with a part of the data; and, beside them, c
 same beginning, by as many gradient steps' examples a round, drawn from all data at once. The *target* is a fixed
 accuracy on data that nobody trains on.
 
-``python -m benchmarks.training contention`` runs several such jobs on one pool under two policies, as the demo does,
-and asks when each job reaches an accuracy.
+``python -m benchmarks.training contention`` runs several jobs on one pool under different policies, in virtual time,
+and asks when each job's model reaches an accuracy.
 
 Both print tables in Markdown, draw figures, and write all that they have measured as JSON into the same folder.
 """
@@ -17,7 +17,7 @@ import gzip
 import logging
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 
 from benchmarks import figures
 from benchmarks.figures import Curve, Panel
+from vennue.control.pacing import Pacing
 from vennue.core.errors import InvalidInput, VennueError
 from vennue.demo.datasets import Dataset, Examples, by_label
-from vennue.demo.demo import PACING, DemoConfig, DemoResult, RunResult, Scene, run_demo, trace
-from vennue.demo.jobs import load
+from vennue.demo.demo import PACING, trace
+from vennue.demo.jobs import DemoJob, load
+from vennue.demo.learner import PhoneData
 from vennue.demo.network import Network
 from vennue.demo.server import serving
 from vennue.demo.tasks import TASKS, Task, Training
@@ -40,7 +42,9 @@ from vennue.sdk.device import AsyncTask
 from vennue.sdk.job import AsyncJob
 from vennue.simulation.report import svg
 from vennue.simulation.traces import phone_population
+from vennue.testing import LocalPool, run_virtual
 from vennue.testing.fleet import Fleet, FleetRun, Trained
+from vennue.testing.pool import URL
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """Where the Debian package dataset-fashion-mnist has its files."""
@@ -226,21 +230,32 @@ async def federated(setting: Setting, way: Way, folder: Path, seed: int) -> Run:
 
 
 async def _drive(server: str, setting: Setting, way: Way, seed: int) -> Run:
-    task, loop = setting.task, asyncio.get_running_loop()
-    model: Mapping[str, Any] = task.initial_model(seed)
-    started_at, used = loop.time(), 0.0
-    points = [_point(task, model, 0, 0.0)]
+    task = setting.task
+    points, used = [], 0.0
     job = AsyncJob(
         server, name=task.name, demand=setting.demand, rounds=setting.rounds, min_reports=round(0.8 * setting.demand),
         lease_s=LEASE_S, strategy=way.strategy, strategy_options=dict(way.options),
     )  # fmt: skip
     async with job:
-        async for turn in job.rounds({"learning_rate": way.learning_rate}):
-            model = await turn.run(model)
-            elapsed_s = loop.time() - started_at
-            points.append(await asyncio.to_thread(_point, task, model, turn.number, elapsed_s))
-            used += turn.metrics["steps"] * task.training.batch_size * turn.reported
+        async for point, steps in _learn(task, job, {"learning_rate": way.learning_rate}, seed):
+            points.append(point)
+            used += steps * task.training.batch_size
     return Run(name=way.strategy, points=points, examples_per_round=used / setting.rounds)
+
+
+async def _learn(task: Task, job: AsyncJob, config: Mapping[str, Any], seed: int) -> AsyncIterator[tuple[Point, float]]:
+    """Run a job's rounds: each model on the way, the first one included, and how many steps its devices took."""
+    loop = asyncio.get_running_loop()
+    model: Mapping[str, Any] = task.initial_model(seed)
+    started_at = loop.time()
+    yield _point(task, model, 0, 0.0), 0.0
+    async for turn in job.rounds(config):
+        model = await turn.run(model)
+        elapsed_s = loop.time() - started_at
+        yield (
+            await asyncio.to_thread(_point, task, model, turn.number, elapsed_s),
+            turn.metrics["steps"] * turn.reported,
+        )
 
 
 def central(setting: Setting, examples_per_round: float, seed: int) -> Run:
@@ -306,62 +321,91 @@ def draw_curves(path: Path, setting: Setting, runs: Sequence[Run]) -> None:
 # -- several jobs on one pool -----------------------------------------------------------------------------------------
 
 
-async def contention(policies: tuple[str, str], jobs: Path, folder: Path, seed: int) -> DemoResult:
-    """Several jobs on one pool, under one policy and then under another."""
-    config = DemoConfig(policy=policies[0], baseline=policies[1], jobs=load(jobs), seed=seed, limit_s=900.0)
-    return await run_demo(config, _unwatched, folder)
+class Contention(msgspec.Struct, frozen=True, kw_only=True):
+    """Several jobs on one pool under one policy: each job's models, by its name."""
+
+    policy: str
+    jobs: dict[str, list[Point]]
+
+    @property
+    def last_round_s(self) -> float:
+        """When the average job had run its last round."""
+        return sum(points[-1].elapsed_s for points in self.jobs.values()) / len(self.jobs)
 
 
-async def _unwatched(_: Scene) -> None:
-    """Look away until the run is over."""
+def contention(policy: str, jobs: Sequence[DemoJob], seed: int) -> Contention:
+    """Run jobs that contend for the fleet, each to its last round, in virtual time.
+
+    Phones, owners and the whole server are the real ones, but in this process and on a clock that jumps: a task takes
+    its phone as long as it would take it, and no time passes while this machine computes. So the run is the same
+    whatever else the machine does.
+    """
+    return run_virtual(_contention(policy, jobs, PhoneData(DEVICES, seed), seed))
 
 
-def target_of(name: str, runs: Sequence[RunResult]) -> float:
-    """What a job is asked for: 98 % of the accuracy that it reaches in every run."""
-    return 0.98 * min(
-        max(point.accuracy for point in job.history) for run in runs for job in run.jobs if job.name == name
+async def _contention(policy: str, jobs: Sequence[DemoJob], data: PhoneData, seed: int) -> Contention:
+    fleet = Fleet(
+        devices=DEVICES, trace=trace(), population=phone_population(seed=seed), speedup=1.0, seed=seed, rest_s=900.0
     )
+    pacing = Pacing(short_s=150.0, busy_s=300.0, idle_s=500.0)
+    async with LocalPool(seed=seed, policy=policy, pacing=pacing, validate=False) as pool:
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(FleetRun(fleet, URL, data, network=pool.transport()).run(stop))
+            learned = await asyncio.gather(*(_contender(pool, job, seed) for job in jobs))
+            stop.set()
+    return Contention(policy=policy, jobs=dict(zip((job.job.name for job in jobs), learned, strict=True)))
 
 
-def time_to_s(name: str, run: RunResult, target: float) -> float:
-    """When a job's model was as accurate as that, in seconds since the run began."""
-    history = next(job.history for job in run.jobs if job.name == name)
-    return next(point.elapsed_s for point in history if point.accuracy >= target)
+async def _contender(pool: LocalPool, job: DemoJob, seed: int) -> list[Point]:
+    async with pool.job(spec=job.job) as handle:
+        return [point async for point, _ in _learn(TASKS[job.task], handle, {"task": job.task, **job.config}, seed)]
 
 
-def contention_table(result: DemoResult) -> str:
-    """Time to accuracy, job by job, as a table in Markdown."""
-    runs = result.runs
+def target_of(name: str, runs: Sequence[Contention]) -> float:
+    """What a job is asked for: 98 % of the accuracy that it reaches in every run."""
+    return 0.98 * min(max(point.accuracy for point in run.jobs[name]) for run in runs)
+
+
+def time_to_s(points: Sequence[Point], accuracy: float) -> float:
+    """When a model was as accurate as that."""
+    return next(point.elapsed_s for point in points if point.accuracy >= accuracy)
+
+
+def contention_table(runs: Sequence[Contention]) -> str:
+    """Time to accuracy, job by job, as a table in Markdown; the last run is the one to compare with."""
+    names = [*runs[0].jobs]
     lines = [
-        "| job | accuracy asked for | " + " | ".join(f"{run.policy}" for run in runs) + " | speedup |",
-        "|---" * (len(runs) + 3) + "|",
+        "| job | accuracy asked for | " + " | ".join(run.policy for run in runs) + " |",
+        "|---" * (len(runs) + 2) + "|",
     ]
-    totals = [0.0] * len(runs)
-    for job in runs[0].jobs:
-        target = target_of(job.name, runs)
-        times = [time_to_s(job.name, run, target) for run in runs]
-        totals = [total + time for total, time in zip(totals, times, strict=True)]
-        shown = " | ".join(f"{time:.1f} s" for time in times)
-        lines.append(f"| {job.name} | {target:.1%} | {shown} | {times[1] / times[0]:.2f} |")
-    means = [total / len(runs[0].jobs) for total in totals]
-    shown = " | ".join(f"{mean:.1f} s" for mean in means)
-    return "\n".join([*lines, f"| mean | | {shown} | {means[1] / means[0]:.2f} |"])
+    hours = np.zeros((len(names), len(runs)))
+    for row, name in zip(hours, names, strict=True):
+        target = target_of(name, runs)
+        row[:] = [time_to_s(run.jobs[name], target) / 3600 for run in runs]
+        lines.append(f"| {name} | {target:.1%} | " + " | ".join(f"{hour:.1f} h" for hour in row) + " |")
+    means = hours.mean(axis=0)
+    lines.append("| mean | | " + " | ".join(f"{mean:.1f} h" for mean in means) + " |")
+    lines.append("| speedup | | " + " | ".join(f"{means[-1] / mean:.2f}" for mean in means) + " |")
+    lasts = [run.last_round_s / 3600 for run in runs]
+    lines.append("| last round, mean | | " + " | ".join(f"{last:.1f} h" for last in lasts) + " |")
+    return "\n".join(lines)
 
 
-def draw_contention(path: Path, result: DemoResult) -> None:
+def draw_contention(path: Path, runs: Sequence[Contention]) -> None:
     """Accuracy by time, a panel per job."""
     panels = []
-    for at, job in enumerate(result.runs[0].jobs):
+    for name in runs[0].jobs:
         lines = [
             Curve(
                 run.policy,
-                svg.series(len(result.runs) - 1 - number),
-                [(point.elapsed_s, point.accuracy) for point in run.jobs[at].history],
+                svg.series(len(runs) - 1 - at),
+                [(point.elapsed_s / 3600, point.accuracy) for point in run.jobs[name]],
             )
-            for number, run in enumerate(result.runs)
+            for at, run in enumerate(runs)
         ]
-        panels.append(Panel(f"{job.name}: accuracy", "seconds", lines, target_of(job.name, result.runs)))
-    about = "The accuracy of each job's model by time, under " + " and ".join(run.policy for run in result.runs)
+        panels.append(Panel(f"{name}: accuracy", "hours", lines, target_of(name, runs)))
+    about = "The accuracy of each job's model by time, under " + ", ".join(run.policy for run in runs)
     figures.write(path, about, panels, columns=3)
 
 
@@ -376,7 +420,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("what", choices=["curves", "contention"])
     parser.add_argument("--task", choices=[*SETTINGS], action="append", help="of curves; all when none is given")
     parser.add_argument("--rounds", type=int, help="of curves: fewer or more than the task's own")
-    parser.add_argument("--policies", nargs=2, default=["venn", "random-order"], help="of contention")
+    parser.add_argument(
+        "--policies", nargs="+", default=["venn", "venn-sched", "random-order"], help="of contention, the baseline last"
+    )
     parser.add_argument("--jobs", type=Path, default=JOBS, help="of contention: a file of jobs, as of `vennue demo`")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, default=OUTPUT, help=f"the folder of figures and JSON ({OUTPUT})")
@@ -384,14 +430,17 @@ def main(arguments: list[str] | None = None) -> int:
     logging.getLogger("vennue").setLevel(logging.ERROR)  # phones that lose a race, or vanish, are part of it
     try:
         with tempfile.TemporaryDirectory(prefix="vennue-training-") as folder:
-            (_curves if options.what == "curves" else _contention)(options, Path(folder))
+            if options.what == "curves":
+                _run_curves(options, Path(folder))
+            else:
+                _run_contention(options)
     except VennueError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-def _curves(options: argparse.Namespace, folder: Path) -> None:
+def _run_curves(options: argparse.Namespace, folder: Path) -> None:
     for name in options.task or SETTINGS:
         setting = SETTINGS[name]
         if options.rounds is not None:
@@ -402,11 +451,12 @@ def _curves(options: argparse.Namespace, folder: Path) -> None:
         _keep(options.output / f"training-{name}.json", runs)
 
 
-def _contention(options: argparse.Namespace, folder: Path) -> None:
-    result = asyncio.run(contention(tuple(options.policies), options.jobs, folder, options.seed))
-    print(contention_table(result))
-    draw_contention(options.output / "contention.svg", result)
-    _keep(options.output / "contention.json", result)
+def _run_contention(options: argparse.Namespace) -> None:
+    jobs = load(options.jobs)
+    runs = [contention(policy, jobs, options.seed) for policy in options.policies]
+    print(contention_table(runs))
+    draw_contention(options.output / "contention.svg", runs)
+    _keep(options.output / "contention.json", runs)
 
 
 def _keep(path: Path, measured: object) -> None:

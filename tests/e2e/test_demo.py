@@ -79,6 +79,10 @@ def test_both_runs_complete_every_job_with_a_lower_loss_and_leave_what_was_to_be
         for job in run["jobs"]:
             assert (job["state"], job["rounds"]) == ("completed", 3)
             assert job["loss_after"] < job["loss_before"]
+            assert [point["accuracy"] for point in job["history"]][:: job["rounds"]] == [
+                job["accuracy_before"],
+                job["accuracy_after"],
+            ]
             assert job["jct_s"] >= job["scheduling_delay_s"] + job["collection_s"] > 0
         # A round commits with 80 % of its demand: 4 of 4 and 3 of 3 reports, three times each.
         assert run["fleet"]["reports"] >= 3 * 4 + 3 * 3

@@ -6,10 +6,17 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import training
-from benchmarks.training import SETTINGS, Point, Run, contention_table, curves_table, draw_contention, draw_curves
+from benchmarks.training import (
+    SETTINGS,
+    Contention,
+    Point,
+    Run,
+    contention_table,
+    curves_table,
+    draw_contention,
+    draw_curves,
+)
 from vennue.core.errors import InvalidInput
-from vennue.demo.demo import DemoResult, JobResult, Reached, RunResult
-from vennue.testing.fleet import FleetSummary
 
 SETTING = replace(SETTINGS["clothes"], rounds=2, target=0.75)
 
@@ -22,28 +29,19 @@ def run(name, *accuracies, seconds=10.0):
     return Run(name=name, points=points, examples_per_round=100)
 
 
-def job(name, *history):
-    reached = [Reached(elapsed_s=at, loss=1 - accuracy, accuracy=accuracy) for at, accuracy in history]
-    return JobResult(
-        name=name, task="digits", requirement="true", private_requirement=None, demand=1, rounds=len(history) - 1,
-        state="completed", jct_s=history[-1][0], scheduling_delay_s=0.0, collection_s=0.0, devices_bound=1,
-        loss_before=1.0, loss_after=0.1, accuracy_before=0.1, accuracy_after=history[-1][1], history=reached,
-    )  # fmt: skip
+def under(policy, **jobs):
+    """What came of jobs whose models were so accurate after so many hours."""
+    points = {
+        name: [Point(round=at, elapsed_s=3600.0 * hour, loss=1.0, accuracy=accuracy) for at, (hour, accuracy) in found]
+        for name, found in ((name, list(enumerate(history))) for name, history in jobs.items())
+    }
+    return Contention(policy=policy, jobs=points)
 
 
-def under(policy, *jobs):
-    return RunResult(policy=policy, average_jct_s=1.0, jobs=list(jobs), fleet=FleetSummary(devices=1))
-
-
-RESULT = DemoResult(
-    seed=1,
-    runs=[
-        under("venn", job("a", (0, 0.1), (2, 0.5), (4, 0.8)), job("b", (0, 0.1), (6, 0.5))),
-        under("random-order", job("a", (0, 0.1), (5, 0.4), (12, 1.0)), job("b", (0, 0.1), (9, 0.7))),
-    ],
-    speedup=1.0,
-    succeeded=True,
-)
+RUNS = [
+    under("venn", a=[(0, 0.1), (2, 0.5), (4, 0.8)], b=[(0, 0.1), (6, 0.5)]),
+    under("random-order", a=[(0, 0.1), (5, 0.4), (12, 1.0)], b=[(0, 0.1), (9, 0.7)]),
+]
 
 
 def test_a_table_of_curves_says_when_the_target_was_reached_and_when_not():
@@ -56,10 +54,12 @@ def test_a_table_of_curves_says_when_the_target_was_reached_and_when_not():
 
 def test_time_to_accuracy_counts_to_what_every_run_reaches():
     # Both reach 0.8 in job a and 0.5 in job b; 98 % of that is asked for.
-    assert contention_table(RESULT).splitlines()[2:] == [
-        "| a | 78.4% | 4.0 s | 12.0 s | 3.00 |",
-        "| b | 49.0% | 6.0 s | 9.0 s | 1.50 |",
-        "| mean | | 5.0 s | 10.5 s | 2.10 |",
+    assert contention_table(RUNS).splitlines()[2:] == [
+        "| a | 78.4% | 4.0 h | 12.0 h |",
+        "| b | 49.0% | 6.0 h | 9.0 h |",
+        "| mean | | 5.0 h | 10.5 h |",
+        "| speedup | | 2.10 | 1.00 |",
+        "| last round, mean | | 5.0 h | 10.5 h |",
     ]
 
 
@@ -67,7 +67,7 @@ def test_time_to_accuracy_counts_to_what_every_run_reaches():
     ("draw", "lines"),
     [
         (lambda path: draw_curves(path, SETTING, [run("central", 0.1, 0.8), run("fedavg", 0.1, 0.7)]), 4),
-        (lambda path: draw_contention(path, RESULT), 4),
+        (lambda path: draw_contention(path, RUNS), 4),
     ],
 )
 def test_a_figure_is_one_small_file_that_stands_alone(draw, lines, tmp_path):
