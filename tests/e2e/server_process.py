@@ -27,23 +27,25 @@ FAST = {
 """Devices come back at once, so that tests do not wait; none is turned away because other tests are busy."""
 
 
+COMMAND = [sys.executable, "-m", "vennue.server"]
+
+
+def environment(data_dir: Path, *, port: int = 0, **settings: str) -> dict[str, str]:
+    """The environment of a server: this process's, but for the settings of Vennue's own."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("VENNUE_")}
+    own = {"data_dir": str(data_dir), "port": str(port), **settings}
+    return others | FAST | {f"VENNUE_{name.upper()}": value for name, value in own.items()}
+
+
 class ServerProcess:
     """A server on a free port of the loopback, configured by ``VENNUE_*`` variables."""
 
     def __init__(self, data_dir: Path, *, port: int = 0, validate: bool = True, **settings: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("VENNUE_")}
-        environment |= FAST
-        environment |= {
-            "VENNUE_PORT": str(port),
-            "VENNUE_DATA_DIR": str(data_dir),
-            "VENNUE_VALIDATE": str(int(validate)),
-        }
-        environment |= {f"VENNUE_{name.upper()}": value for name, value in settings.items()}
         self._logged = ""
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it as long as it lives
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "vennue.server"],
-            env=environment,
+            COMMAND,
+            env=environment(data_dir, port=port, validate=str(int(validate)), **settings),
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
