@@ -117,11 +117,13 @@ def _raise(error: ImportError) -> Iterable[Result]:
 def select(benchmarks: dict[str, Benchmark], names: list[str]) -> dict[str, list[str]]:
     """The benchmarks to run, each with the names of the results to keep.
 
+    Without names, all but those that are too long to be run with the others: their functions say ``by_name_only``.
+
     Raises:
         LookupError: a name that is not there, with the nearest one that is.
     """
     if not names:
-        return {name: [name] for name in benchmarks}
+        return {name: [name] for name, each in benchmarks.items() if not getattr(each, "by_name_only", False)}
     chosen: dict[str, list[str]] = {}
     for name in names:
         function = name.partition("/")[0]

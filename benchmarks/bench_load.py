@@ -58,14 +58,14 @@ def bench_load() -> Iterator[Result]:
 
 
 def _check_ins(jobs: int, requirements: int) -> Iterator[Result]:
-    requests = [_check_in(f"device-{number}", number) for number in range(DEVICES)]
+    requests = [check_in_of(f"device-{number}", number) for number in range(DEVICES)]
     name = f"load/{jobs}_jobs_{requirements}_requirements"
-    with _server() as server:
-        _open_jobs(server.url, jobs, requirements, DEVICES // 2)
+    with server_alone() as server:
+        open_jobs(server.url, jobs, requirements, DEVICES // 2)
         before_s = server.cpu_s()
-        full = _load(server, requests)
+        full = load(server, requests)
         per_cpu_s = full["sent"] / (server.cpu_s() - before_s)
-        half = _load(server, requests, rate_per_s=full["per_s"] / 2)
+        half = load(server, requests, rate_per_s=full["per_s"] / 2)
     print(f"  {name}: {full['tasks']:.0%} of the check-ins were bound to a task")
     yield Result(name=f"{name}/check_ins", value=full["per_s"], unit="/s")
     yield Result(name=f"{name}/binds", value=full["per_s"] * full["tasks"], unit="/s")
@@ -76,15 +76,15 @@ def _check_ins(jobs: int, requirements: int) -> Iterator[Result]:
 
 def _reports() -> Iterator[Result]:
     """Small reports: what is not bytes costs what it costs however small the update is."""
-    with _server() as server:
-        _open_jobs(server.url, 1, 1, 4 * REPORTS)
+    with server_alone() as server:
+        open_jobs(server.url, 1, 1, 4 * REPORTS)
         requests = []
         with httpx.Client(base_url=server.url) as client:
             for number in range(REPORTS):
-                body = {"device": f"d{number}", "attributes": _attributes(number)}
-                requests.append(_report(client.post("/v1/check-ins", json=body).json()["task"]))
+                body = {"device": f"d{number}", "attributes": attributes_of(number)}
+                requests.append(report_of(client.post("/v1/check-ins", json=body).json()["task"]))
         before_s = server.cpu_s()
-        seen = _load(server, requests, seconds=1.0)
+        seen = load(server, requests, seconds=1.0)
         per_cpu_s = seen["sent"] / (server.cpu_s() - before_s)
     yield Result(name="load/small_reports", value=seen["per_s"], unit="/s")
     yield Result(name="load/small_reports/per_cpu_second", value=per_cpu_s, unit="/s")
@@ -93,9 +93,9 @@ def _reports() -> Iterator[Result]:
 
 def _herd() -> Iterator[Result]:
     """Ten thousand devices in five seconds, all answered by a server that has just been started again."""
-    requests = [_check_in(f"device-{number}", number) for number in range(HERD)]
-    with _server() as server:
-        seen = _load(server, requests, rate_per_s=HERD / HERD_S, seconds=HERD_S, connections=256)
+    requests = [check_in_of(f"device-{number}", number) for number in range(HERD)]
+    with server_alone() as server:
+        seen = load(server, requests, rate_per_s=HERD / HERD_S, seconds=HERD_S, connections=256)
     yield Result(name="load/herd_10000/p99", value=seen["p99_ms"], unit="ms", higher_is_better=False, gate=1000.0)
 
 
@@ -115,13 +115,12 @@ def _memory() -> Iterator[Result]:
     yield Result(name="load/selector_in_process", value=seen["per_s"], unit="/s")
 
 
-def _server() -> "_Serving":
+def server_alone() -> "_Serving":
+    """A server on a directory of its own, as long as the block."""
     return _Serving()
 
 
 class _Serving:
-    """A server on a directory of its own."""
-
     def __enter__(self) -> Served:
         self._directory = tempfile.TemporaryDirectory()
         self._served = served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=self._directory.name)
@@ -132,17 +131,20 @@ class _Serving:
         self._directory.cleanup()
 
 
-def _attributes(kind: int) -> dict[str, object]:
+def attributes_of(kind: int) -> dict[str, object]:
+    """What a device of this kind tells."""
     kind %= KINDS
     return {"ram_gb": 1 + kind % 12, "cpu_score": 1 + kind // 12 % 8, "android": 9 + kind % 5, "data": ["keyboard"]}
 
 
-def _check_in(device: str, kind: int) -> str:
-    body = json.dumps({"device": device, "attributes": _attributes(kind)}, separators=(",", ":"))
+def check_in_of(device: str, kind: int) -> str:
+    """A device's check-in, ready to be sent."""
+    body = json.dumps({"device": device, "attributes": attributes_of(kind)}, separators=(",", ":"))
     return f"POST /v1/check-ins HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(body)}\r\n\r\n{body}"
 
 
-def _report(task: dict[str, str]) -> str:
+def report_of(task: dict[str, str]) -> str:
+    """A small report on a task, ready to be sent."""
     # A model of zeros is ASCII, and the load generator takes text.
     return (
         f"PUT /v1/assignments/{task['assignment']}/report HTTP/1.1\r\nhost: bench\r\n"
@@ -150,7 +152,8 @@ def _report(task: dict[str, str]) -> str:
     )
 
 
-def _open_jobs(url: str, jobs: int, requirements: int, demand: int) -> None:
+def open_jobs(url: str, jobs: int, requirements: int, demand: int) -> None:
+    """Submit so many jobs with so many requirements, and open a round of each that counts."""
     digest = hashlib.sha256(_MODEL).hexdigest()
     with httpx.Client(base_url=url) as client:
         client.put(f"/v1/blobs/{digest}", content=_MODEL).raise_for_status()
@@ -163,9 +166,10 @@ def _open_jobs(url: str, jobs: int, requirements: int, demand: int) -> None:
                 client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": digest}).raise_for_status()
 
 
-def _load(
+def load(
     server: Served, requests: list[str], *, rate_per_s: float = 0.0, seconds: float = SECONDS, connections: int = 32
 ) -> dict[str, float]:
+    """Send requests, as fast as they are answered or at a rate, from the last core; what was seen."""
     orders = {
         "url": server.url,
         "requests": requests,
@@ -200,7 +204,7 @@ async def _million() -> dict[str, float]:
         selector = Selector(coordinator, Pacing(), random.Random(0))
         for number in range(8):
             await coordinator.submit(JobSpec(name=f"job {number}", demand=10, requirement=f"device.ram_gb >= {number}"))
-        bodies = [msgspec.Raw(msgspec.json.encode(_attributes(kind))) for kind in range(KINDS)]
+        bodies = [msgspec.Raw(msgspec.json.encode(attributes_of(kind))) for kind in range(KINDS)]
         loop = asyncio.get_running_loop()
         before_mb, began_at = 0.0, loop.time()
         for number in range(MILLION):
