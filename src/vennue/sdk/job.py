@@ -11,7 +11,7 @@ program only waits, and may itself stop and come back, by the job's id (``Job.at
 
 import logging
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -204,6 +204,30 @@ class Job(_JobBase):
             yield turn
             _check_run(turn)
 
+    def run(
+        self,
+        model: Model,
+        config: Mapping[str, Setting] | None = None,
+        *,
+        until: Callable[[Round, dict[str, Any]], object] | None = None,
+    ) -> dict[str, Any]:
+        """Run the rounds that are left, each on what the last one made; the last model, in the kinds of ``model``.
+
+        Args:
+            model: where a new job begins. A job that goes on begins with its last committed model, see `Round.run`.
+            config: as for `rounds`.
+            until: called after each round with it and its model; what is true ends the run. It may print, or save.
+
+        Raises:
+            JobEnded, InvalidModel, Conflict, Unavailable: as `Round.run`.
+        """
+        ran = False
+        for turn in self.rounds(config):
+            model, ran = turn.run(model), True
+            if until is not None and until(turn, model):
+                break
+        return dict(model) if ran else self.result(model) or dict(model)
+
     def status(self) -> protocol.JobView:
         """The job as it stands, with the reason for it."""
         return blocking(self._driver.status())
@@ -279,6 +303,21 @@ class AsyncJob(_JobBase):
             turn = AsyncRound(self._driver, number, config)
             yield turn
             _check_run(turn)
+
+    async def run(
+        self,
+        model: Model,
+        config: Mapping[str, Setting] | None = None,
+        *,
+        until: Callable[[AsyncRound, dict[str, Any]], object] | None = None,
+    ) -> dict[str, Any]:
+        """See `Job.run`."""
+        ran = False
+        async for turn in self.rounds(config):
+            model, ran = await turn.run(model), True
+            if until is not None and until(turn, model):
+                break
+        return dict(model) if ran else await self.result(model) or dict(model)
 
     async def status(self) -> protocol.JobView:
         """See `Job.status`."""

@@ -77,6 +77,17 @@ def test_a_job_runs_its_rounds_each_on_the_model_of_the_last(job, server):
     assert server.calls[-1] == COMPLETE
 
 
+def test_all_rounds_may_be_run_in_one_call(job, server):
+    seen = []
+    with job:
+        last = job.run(
+            model(1, 2), {"lr": 0.1}, until=lambda round, made: seen.append((round.number, made["w"].tolist()))
+        )
+    assert last["w"].tolist() == [30, 40]
+    assert seen == [(1, [10, 20]), (2, [30, 40])]
+    assert [body["config"] for body in server.bodies(OPEN)] == [{"lr": 0.1}, {"lr": 0.1}]
+
+
 def test_a_model_that_the_server_has_is_not_uploaded(job, server):
     current = model(1, 2)
     for round in job.rounds():
