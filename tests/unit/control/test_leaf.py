@@ -7,13 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.unit.control.leaf_rig import LeafRig, leaf_under, unreachable
+from tests.unit.control.leaf_rig import AT_ONCE, LeafRig, leaf_under, unreachable
 from tests.unit.control.rig import Clock, Rig, body, rig_at, sha256, until, update
+from vennue.control import branch
 from vennue.control.branch import Flush
 from vennue.control.leaf import PassOn
-from vennue.core.errors import Forbidden, InvalidUpdate, Overloaded, TooLate, Unavailable
-from vennue.core.ids import AssignmentId
+from vennue.core.errors import (
+    Conflict,
+    Forbidden,
+    InvalidUpdate,
+    Overloaded,
+    StorageError,
+    TooLate,
+    Unavailable,
+)
+from vennue.core.ids import AssignmentId, attempt_of
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
+from vennue.updates.spool import Spool
 
 
 @pytest.fixture
@@ -340,6 +350,217 @@ async def test_a_device_that_turns_from_one_leaf_to_another_counts_once(rig, tmp
         assert rig.coordinator.counters.reports == 2
 
 
+async def test_a_report_in_a_sum_that_is_refused_for_another_s_sake_is_not_acknowledged(rig, tmp_path):
+    """The device asks at the upper leaf, where its report is part of a sum from below that comes to nothing."""
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    now_and_then = Flush(reports=2, bytes=2**30, age_s=0.2, margin_s=0.0)
+    async with (
+        leaf_under(rig, tmp_path / "upper", flush=both) as upper,
+        LeafRig(tmp_path / "lower", lambda: upper.leaf, upper.blobs, flush=now_and_then) as lower,
+    ):
+        job, (late, _) = await round_of(rig, 2, lease_s=60.0)
+        rig.clock.now += 1000
+        sound, third = rig.task("d7"), rig.task("d8")
+        gate = asyncio.Event()
+
+        async def hold(call: str) -> None:
+            if call == "send":
+                await gate.wait()
+
+        upper.upstream.before = hold
+        below = [asyncio.create_task(lower.report(task, 3.0)) for task in (late, sound)]
+        await until(lambda: upper.leaf.waiting == 2)
+        above = asyncio.create_task(upper.report(sound, 3.0))
+        await asyncio.sleep(0)
+        gate.set()
+        with pytest.raises(Overloaded, match="send it again"):
+            await above
+        with pytest.raises(TooLate):
+            await below[0]
+        upper.leaf._trunk.flush = AT_ONCE
+        assert not (await below[1]).duplicate
+        assert (await upper.report(sound, 3.0)).duplicate
+        await rig.report(third, 5.0)
+        assert await result(rig, job) == 4.0
+
+
+async def test_a_sum_that_arrives_while_one_of_its_reports_comes_by_itself_waits_for_that_one(rig, tmp_path):
+    both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "upper", flush=both) as upper:
+        job, tasks = await round_of(rig, 3)
+        async with LeafRig(tmp_path / "lower", lambda: upper.leaf, upper.blobs, flush=both) as lower:
+            gate, arriving = asyncio.Event(), asyncio.Event()
+            send = lower.upstream.send
+
+            async def slowly(attempt, id, manifest, sums):
+                data = sums.read_bytes()
+
+                def chunks(limit):
+                    async def two():
+                        yield data[:20]
+                        arriving.set()
+                        await gate.wait()
+                        yield data[20:]
+
+                    return two()
+
+                lower.upstream.send = send  # the next time as always
+                return await upper.leaf.report(attempt, id, manifest, chunks)
+
+            lower.upstream.send = slowly
+            below = [asyncio.create_task(lower.report(task, 3.0)) for task in tasks[:2]]
+            await arriving.wait()
+            above = asyncio.create_task(upper.report(tasks[0], 3.0))
+            await until(lambda: upper.leaf.waiting == 1)
+            gate.set()
+            await asyncio.sleep(0.1)  # the sum from below is complete by now, and has to wait
+            assert upper.leaf.waiting == 1
+            assert not above.done()
+            await upper.report(tasks[2], 6.0)
+            assert not (await above).duplicate
+            upper.leaf._trunk.flush = AT_ONCE
+            assert [receipt.duplicate for receipt in await asyncio.gather(*below)] == [True, False]
+        assert await result(rig, job) == 4.0
+        assert rig.coordinator.counters.reports == 3
+        assert files(upper) == files(lower) == []
+
+
+async def test_one_sum_from_below_that_arrives_twice_at_once_is_one_sum(rig, leaf, tmp_path):
+    job, tasks = await round_of(rig, 2)
+    async with LeafRig(tmp_path / "lower", lambda: leaf.leaf, leaf.blobs) as lower:
+        send = lower.upstream.send
+
+        async def twice(*arguments):
+            first, second = await asyncio.gather(send(*arguments), send(*arguments), return_exceptions=True)
+            assert not isinstance(first, Exception) or not isinstance(second, Exception)
+            return second if isinstance(first, Exception) else first
+
+        lower.upstream.send = twice
+        await asyncio.gather(lower.report(tasks[0], 1.0), lower.report(tasks[1], 3.0))
+    assert await result(rig, job) == 2.0
+    assert files(leaf) == []
+
+
+async def test_a_leaf_that_cannot_sum_up_for_a_round_has_leaves_below_send_reports_one_by_one(rig, leaf, tmp_path):
+    _, tasks = await round_of(rig, 1, strategy="median", demand=3)
+    assert not (await leaf.leaf.attempt(attempt_of(tasks[0].assignment))).sums
+    async with LeafRig(tmp_path / "lower", lambda: leaf.leaf, leaf.blobs) as lower:
+        with pytest.raises(PassOn):
+            await lower.report(tasks[0])
+
+
+# -- ends, and what fails meanwhile ----------------------------------------------------------------------------------
+
+
+async def test_a_stop_sends_up_what_waits(rig, tmp_path):
+    never = Flush(reports=99, bytes=2**30, age_s=1e6, margin_s=0.0)
+    async with leaf_under(rig, tmp_path / "leaf", flush=never) as leaf:
+        job, tasks = await round_of(rig, 2)
+        waiting = [asyncio.create_task(leaf.report(task, value)) for task, value in zip(tasks, (1.0, 3.0), strict=True)]
+        await until(lambda: leaf.leaf.waiting == 2)
+        await leaf.leaf.stop(20.0)
+        assert [receipt.duplicate for receipt in await asyncio.gather(*waiting)] == [False, False]
+        assert await result(rig, job) == 2.0
+        await leaf.leaf.stop(20.0)  # once more is nothing
+
+
+@pytest.mark.parametrize("stuck", ["send", "attempt"])
+async def test_a_stop_while_the_root_does_not_answer_loses_nothing_and_does_not_hang(rig, tmp_path, stuck):
+    job, tasks = await round_of(rig, 2)
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        asked = asyncio.Event()
+
+        async def for_ever(call: str) -> None:
+            if call == stuck:
+                asked.set()
+                await asyncio.Event().wait()
+
+        leaf.upstream.before = for_ever
+        waiting = asyncio.create_task(leaf.report(tasks[0], 1.0))
+        await asked.wait()
+        async with asyncio.timeout(20):
+            await leaf.leaf.stop(0.01)
+            with pytest.raises((Unavailable, asyncio.CancelledError)):
+                await waiting
+        with pytest.raises(Unavailable, match="stops"):
+            await leaf.report(tasks[1], 1.0)
+    if stuck == "send":
+        async with leaf_under(rig, tmp_path / "leaf"):
+            await until(lambda: rig.coordinator.counters.reports == 1)
+    await rig.report(tasks[0], 1.0)
+    await rig.report(tasks[1], 3.0)
+    assert await result(rig, job) == 2.0
+
+
+async def test_a_stop_while_the_root_is_away_tells_devices_to_ask_again_and_keeps_their_reports(rig, tmp_path):
+    job, tasks = await round_of(rig, 1)
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+
+        async def breaks(call: str) -> None:
+            if call == "send":
+                raise unreachable()
+
+        leaf.upstream.before = breaks
+        waiting = asyncio.create_task(leaf.report(tasks[0], 7.0))
+        await until(lambda: len(leaf.leaf._branches) == 1 and leaf.leaf.waiting == 1)
+        await leaf.leaf.stop(5.0)
+        with pytest.raises(Unavailable):
+            await waiting
+    async with leaf_under(rig, tmp_path / "leaf"):
+        assert await result(rig, job) == 7.0
+
+
+async def test_a_disk_that_is_full_delays_a_sum_and_loses_none_of_its_reports(rig, leaf, monkeypatch):
+    job, tasks = await round_of(rig, 1)
+    write, failures = branch._write, 2
+
+    def full(*arguments):
+        nonlocal failures
+        if failures:
+            failures -= 1
+            raise StorageError("cannot write a partial sum: no space left on device", field="path")
+        return write(*arguments)
+
+    monkeypatch.setattr(branch, "_write", full)
+    assert not (await leaf.report(tasks[0], 7.0)).duplicate
+    assert failures == 0
+    assert await result(rig, job) == 7.0
+
+
+async def test_a_report_that_counts_is_acknowledged_although_it_cannot_be_removed_from_the_spool(
+    rig, tmp_path, monkeypatch
+):
+    def read_only(*_):
+        raise StorageError("cannot remove an update: read-only file system", field="path")
+
+    job, tasks = await round_of(rig, 2)
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        with monkeypatch.context() as patch:
+            patch.setattr(Spool, "remove", read_only)
+            assert not (await leaf.report(tasks[0], 1.0)).duplicate
+        await leaf.crash()
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:  # which has it still, and learns that it counts
+        await until(lambda: files(leaf) == [])
+        await leaf.report(tasks[1], 3.0)
+    assert await result(rig, job) == 2.0
+
+
+@pytest.mark.parametrize("error", [Forbidden("another key", field="Authorization"), Conflict("no", field="partial")])
+async def test_what_the_upstream_has_against_the_leaf_itself_is_no_fault_of_the_device(rig, leaf, error):
+    job, tasks = await round_of(rig, 1)
+
+    async def refuses(call: str) -> None:
+        if call == "send":
+            raise error
+
+    leaf.upstream.before = refuses
+    with pytest.raises(Unavailable, match="could not have the report counted"):
+        await leaf.report(tasks[0], 7.0)
+    assert files(leaf) == []
+    await rig.report(tasks[0], 7.0)
+    assert await result(rig, job) == 7.0
+
+
 async def test_a_sum_for_a_round_that_is_over_learns_what_counted(rig, leaf, tmp_path):
     """The answer to a sum is lost, the round ends, and the leaf above has forgotten it."""
     job, tasks = await round_of(rig, 1)
@@ -351,8 +572,8 @@ async def test_a_sum_for_a_round_that_is_over_learns_what_counted(rig, leaf, tmp
             if call == "send" and lost:
                 lost = False
                 await rig.coordinator.round(job, 1, wait_s=20)
-                for branch in list(leaf.leaf._branches.values()):
-                    await leaf.leaf._forget(branch)
+                for known in list(leaf.leaf._branches.values()):
+                    await leaf.leaf._forget(known)
                 raise unreachable()
 
         lower.upstream.after = breaks
@@ -363,9 +584,9 @@ async def test_a_sum_for_a_round_that_is_over_learns_what_counted(rig, leaf, tmp
 async def test_a_leaf_that_is_idle_forgets_its_attempts_and_learns_them_anew(rig, leaf, monkeypatch):
     _, tasks = await round_of(rig, 2)
     await leaf.report(tasks[0])
-    (branch,) = leaf.leaf._branches.values()
-    await until(lambda: branch.idle_since(branch.busy_at + 1))
-    await leaf.leaf._forget(branch)
+    (known,) = leaf.leaf._branches.values()
+    await until(lambda: known.idle_since(known.busy_at + 1))
+    await leaf.leaf._forget(known)
     assert leaf.leaf.attempts == 0
     assert not (await leaf.report(tasks[1])).duplicate
 
