@@ -84,7 +84,7 @@ def test_all_rounds_may_be_run_in_one_call(job, server):
             model(1, 2), {"lr": 0.1}, until=lambda round, made: seen.append((round.number, made["w"].tolist()))
         )
     assert last["w"].tolist() == [30, 40]
-    assert seen == [(1, [10, 20]), (2, [30, 40])]
+    assert seen == [(1, {"w": [10, 20]}), (2, {"w": [30, 40]})]
     assert [body["config"] for body in server.bodies(OPEN)] == [{"lr": 0.1}, {"lr": 0.1}]
 
 
