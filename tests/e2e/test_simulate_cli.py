@@ -173,10 +173,12 @@ def test_the_page_opens_offline_in_a_browser(tiny, tmp_path, ground):
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
             "--host-resolver-rules=MAP * ~NOTFOUND", f"--blink-settings=preferredColorScheme={scheme}",
             f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1000,900", "--virtual-time-budget=5000",
+            "--enable-logging=stderr",
             "--dump-dom", (tmp_path / "probed.html").as_uri(),
         ],
         capture_output=True, text=True, timeout=90, check=True, env=os.environ | {"HOME": str(tmp_path)},
     )  # fmt: skip
+    assert "CONSOLE" not in done.stderr, "the page complains in the browser's console"
     found = re.search(r"<title>(.*?)</title>", done.stdout)
     assert found is not None
     seen = json.loads(found[1].replace("&quot;", '"'))
