@@ -43,7 +43,15 @@ def standalone(height: float, about: str, *children: str) -> str:
     )  # fmt: skip
 
 
-def lines(about: str, panels: Sequence[Panel], x_title: str, y_title: str, *, form: Callable[[float], str]) -> str:
+def lines(
+    about: str,
+    panels: Sequence[Panel],
+    x_title: str,
+    y_title: str,
+    *,
+    form: Callable[[float], str],
+    log_x: bool = False,
+) -> str:
     """Series of points over a common axis, with their confidence intervals; a panel beside the other."""
     keys, top = legend([(series.kind, series.name) for series in panels[0].series])
     if any(panel.published for panel in panels):
@@ -57,9 +65,9 @@ def lines(about: str, panels: Sequence[Panel], x_title: str, y_title: str, *, fo
         xs = [x for series in panel.series for x, _ in series.points]
         highest = max([_top(e) for series in panel.series for _, e in series.points] + [y for _, y in panel.published])
         room = 0.06 * (max(xs) - min(xs)) or 0.5
+        ends = (min(xs) / 1.4, max(xs) * 1.4) if log_x else (min(xs) - room, max(xs) + room)
         frame = Frame(
-            Scale(min(xs) - room, max(xs) + room, begins, begins + wide),
-            Scale(0.0, svg.rounded_up(highest, 4), above + tall, above),
+            Scale(*ends, begins, begins + wide, log=log_x), Scale(0.0, svg.rounded_up(highest, 4), above + tall, above)
         )
         parts.append(label(begins, above - 26, panel.title, "name"))
         parts.append(frame.y_grid(y_title))
