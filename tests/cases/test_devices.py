@@ -26,6 +26,8 @@ async def test_s4_a_round_that_waits_for_a_second_device_says_that_it_has_one_of
         reason = (await show(pool, f"/v1/jobs/{job}"))["reason"]
         assert reason["code"] == "needs-other-devices"
         assert reason["text"].startswith("1 of 2 devices; the last ")
+        [change] = (await show(pool, f"/v1/jobs/{job}/explain"))["changes"]
+        assert (change["field"], change["value"]) == ("demand", 1)
         async with devices(adds_one(pool.device(device_id="second"))):
             await asyncio.sleep(60)
             assert (await show(pool, f"/v1/jobs/{job}/rounds/1"))["state"] == "committed"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from vennue.control.explain import MAX_BLOCKING, Explainer
+from vennue.control.explain import MAX_BLOCKING, REPEATS, Explainer
 from vennue.control.hours import Hours, hours_of
 from vennue.core.errors import InvalidInput
 from vennue.core.ids import JobId, Signature
@@ -182,6 +182,12 @@ def _other_terms(job: Job, rate_per_s: float, ahead: int) -> Iterator[Change]:
     """A smaller demand and a later deadline, where a round would otherwise not have its devices in time."""
     spec = job.spec
     if spec.mode == "async":
+        return
+    request = None if job.attempt is None else job.attempt.request
+    if request is not None and request.repeats >= REPEATS:  # more time brings no other devices
+        if request.bound:
+            said = f"at demand {request.bound} the round would have its devices now"
+            yield Change(field="demand", value=request.bound, text=said, supply_per_s=rate_per_s, eta_s=0.0)
         return
     fill_s = (ahead + spec.wanted) / rate_per_s
     if spec.deadline_s is None:
