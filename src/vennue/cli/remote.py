@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from vennue.core.errors import NotFound, Unavailable
 from vennue.core.ids import Digest
 from vennue.protocol import JobList, JobView
+from vennue.sdk.download import Buffer
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
 
@@ -75,9 +76,9 @@ class Operator:
         """Upload a blob, unless the server has it; its digest."""
         return blocking(self._wire.store(data))
 
-    def fetch(self, digest: str) -> bytes:
-        """A blob, verified."""
-        return blocking(self._wire.fetch(digest))
+    def fetch(self, digest: str) -> Buffer:
+        """A blob, verified; a large one as a mapped file."""
+        return blocking(self._wire.fetch(digest)).blob
 
     def close(self) -> None:
         """Give the connection back."""

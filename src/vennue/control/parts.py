@@ -6,6 +6,7 @@ had come at once: whoever takes it need not know.
 """
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Final, TypeVar
@@ -22,6 +23,7 @@ from vennue.updates.blobs import BlobStore, BlobWriter, Buffer
 T = TypeVar("T")
 
 SLACK_BYTES: Final = 2**20
+ENDING_S: Final = 1.0
 
 
 class _Part:
@@ -51,8 +53,20 @@ class Parts:
         self._receiving: dict[tuple[Digest, str], tuple[asyncio.Task[object], asyncio.Event]] = {}
         self._superseded: set[asyncio.Task[object]] = set()
 
-    def received(self, digest: Digest, owner: str = "") -> int:
-        """How many bytes of an upload are here."""
+    async def received(self, digest: Digest, owner: str = "") -> int:
+        """How many bytes of an upload are here.
+
+        Who asks is about to send the next part. One that is being received has most likely broken off, and gets a
+        moment to end, for more of it may be on its way to the disk. After that, an owner's is given up; others may be
+        somebody else's.
+        """
+        here = self._receiving.get((digest, owner))
+        if here is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ENDING_S):
+                    await here[1].wait()
+            if owner:
+                await self._supersede((digest, owner))
         return self._blobs.received(digest, owner=owner)
 
     async def append(
@@ -85,7 +99,7 @@ class Parts:
         """
         if owner:
             await self._supersede((digest, owner))
-        there = self.received(digest, owner)
+        there = self._blobs.received(digest, owner=owner)
         if offset > there:  # that more is here may be because a part is still being written, which `resume` says
             raise _elsewhere(offset, there)
 

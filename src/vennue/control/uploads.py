@@ -93,12 +93,12 @@ class Uploads:
                 self.buffered_bytes += len(chunk)
                 if size_bytes >= BLOCK_BYTES or self.buffered_bytes > self._buffer_bytes:
                     writing, block = loop.run_in_executor(self._threads, write, block), []
-                    await writing
+                    await asyncio.shield(writing)  # a thread goes on, whatever becomes of who waits for it
                     self.buffered_bytes -= size_bytes
                     size_bytes = 0
             finishing = loop.run_in_executor(self._threads, lambda: finish(write(block)))
             writing = finishing
-            return await finishing
+            return await asyncio.shield(finishing)
         except BaseException:
             if writing is not None and not writing.done():
                 await asyncio.wait((writing,))  # a sink belongs to one thread at a time

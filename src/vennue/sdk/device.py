@@ -158,9 +158,11 @@ class AsyncTask(_TaskBase):
 class _DeviceBase:
     """What both kinds of device tell of themselves."""
 
-    def __init__(self, device_id: str | None, attributes: Attributes | None, private: Attributes | None) -> None:
+    def __init__(
+        self, device_id: str | None, attributes: Attributes | None, private: Attributes | None, model_form: str
+    ) -> None:
         name = uuid.uuid4().hex if device_id is None else device_id
-        self._servant = Servant(name, attributes or {}, private or {})
+        self._servant = Servant(name, attributes or {}, private or {}, model_form)
 
     @property
     def id(self) -> str:
@@ -201,6 +203,10 @@ class Device(_DeviceBase):
         device_id: the device's own stable name, 1 to 128 printable characters; by default a random one.
         attributes: what the server may know, for jobs' requirements.
         private: what only the device knows, for jobs' private requirements.
+        model_form: how models come, for devices on slow or metered links. ``"plain"``: as they are. ``"compressed"``
+            and ``"delta"`` (the difference to the model of the last task, if that is near) are exact. ``"float16"``,
+            ``"bfloat16"`` and ``"int8"`` are rounded to a half or a quarter of the size; the device then reports by how
+            much training changed what it was given. Where a form does not exist or is no shorter, models come plain.
         retry: how persistent it is when the server cannot be reached.
         transport: an httpx transport to use instead of the network's; it stays the caller's to close.
         timing: where time and chance come from.
@@ -216,11 +222,12 @@ class Device(_DeviceBase):
         device_id: str | None = None,
         attributes: Attributes | None = None,
         private: Attributes | None = None,
+        model_form: str = "plain",
         retry: Retry | None = None,
         transport: httpx.BaseTransport | None = None,
         timing: Timing | None = None,
     ) -> None:
-        super().__init__(device_id, attributes, private)
+        super().__init__(device_id, attributes, private, model_form)
         timing = timing or Timing()
         self._wire = Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
 
@@ -285,11 +292,12 @@ class AsyncDevice(_DeviceBase):
         device_id: str | None = None,
         attributes: Attributes | None = None,
         private: Attributes | None = None,
+        model_form: str = "plain",
         retry: Retry | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         timing: Timing | None = None,
     ) -> None:
-        super().__init__(device_id, attributes, private)
+        super().__init__(device_id, attributes, private, model_form)
         timing = timing or Timing()
         self._wire = Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
 

@@ -6,6 +6,7 @@ first, then by name), so `restore` brings a model back in the order and in the k
 numpy has no bfloat16: such tensors come as float32, and go out again in the type of the round's model.
 """
 
+import mmap
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from safetensors import SafetensorError, TensorSpec, deserialize, serialize
 from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate
 from vennue.tensors.codecs import CODECS, CONTENT_KEY, PLAIN
 from vennue.tensors.layout import ModelLayout
+from vennue.tensors.model import HeldModel
 
 Array = npt.NDArray[Any]
 Model = Mapping[str, Any]
@@ -62,12 +64,15 @@ class Tensor:
         return (self.stored.astype(np.uint32) << 16).view(np.float32)
 
 
-def parse(blob: bytes) -> dict[str, Tensor]:
-    """The tensors of a blob, in its order, each with writable numbers of its own.
+def parse(blob: bytes | mmap.mmap) -> dict[str, Tensor]:
+    """The tensors of a blob, in its order, each with writable numbers of its own; those of a mapped one are read-only.
 
     Raises:
         InvalidModel: it is no safetensors file, or holds types other than floating, integer and boolean ones.
     """
+    if isinstance(blob, mmap.mmap):
+        model = HeldModel(memoryview(blob))
+        return {each.name: Tensor(each.dtype, model.read(each).reshape(each.shape)) for each in model.layout.tensors}
     try:
         entries: list[tuple[str, dict[str, Any]]] = deserialize(blob)  # type: ignore[no-untyped-call]  # untyped there
     except SafetensorError as error:
@@ -134,11 +139,11 @@ def encode_update(update: Model, base: Mapping[str, Tensor], *, codec: str = "pl
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """The tensors as numpy arrays to compute with."""
-    return {name: tensor.values() for name, tensor in tensors.items()}
+    """The tensors as numpy arrays to compute with, the caller's to change."""
+    return {name: _own(tensor.values()) for name, tensor in tensors.items()}
 
 
-def state_dict(blob: bytes) -> dict[str, Any]:
+def state_dict(blob: bytes | mmap.mmap) -> dict[str, Any]:
     """The blob as a PyTorch state dict, on the CPU.
 
     Raises:
@@ -150,11 +155,11 @@ def state_dict(blob: bytes) -> dict[str, Any]:
         raise InvalidInput(
             "PyTorch is not installed", field="model", fix="pip install 'vennue[torch]', or use numpy arrays"
         ) from error
-    tensors: dict[str, Any] = load(blob)
+    tensors: dict[str, Any] = load(bytes(blob))
     return tensors
 
 
-def restore(blob: bytes, like: Model) -> dict[str, Any]:
+def restore(blob: bytes | mmap.mmap, like: Model) -> dict[str, Any]:
     """The blob as a model in the order and in the kinds of ``like``: numpy arrays, torch tensors on their devices.
 
     Raises:
@@ -175,10 +180,14 @@ def restore(blob: bytes, like: Model) -> dict[str, Any]:
         if torch and isinstance(value, torch.Tensor):
             restored[name] = as_torch[name].to(value.device)
         elif tensors[name].dtype == "BF16" and getattr(value, "dtype", None) and value.dtype.name == "bfloat16":
-            restored[name] = tensors[name].stored.view(value.dtype)
+            restored[name] = _own(tensors[name].stored).view(value.dtype)
         else:
-            restored[name] = tensors[name].values()
+            restored[name] = _own(tensors[name].values())
     return restored
+
+
+def _own(array: Array) -> Array:
+    return array if array.flags.writeable else array.copy()
 
 
 def _tensors(model: Any, error: type[InvalidInput]) -> dict[str, Tensor]:

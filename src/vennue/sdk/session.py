@@ -5,7 +5,9 @@ hold the promises that `vennue.sdk.device` makes. They wait and send through a `
 and without it.
 """
 
+import base64
 import functools
+import hashlib
 import json
 import logging
 import math
@@ -30,6 +32,7 @@ from vennue.core.errors import (
 from vennue.core.ids import JobId
 from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.sdk import models
+from vennue.sdk.download import Fetched, check_form
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import Stopped, Wire
@@ -44,6 +47,8 @@ Number = float | np.number[Any]
 
 _FAREWELL = Retry(attempts=3, total_s=5.0)
 """Giving a task back is a courtesy: the lease ends it anyhow."""
+PARTS_FROM_BYTES = 256 * 1024
+"""A report of this size or more, whose connection breaks half-way, goes on in parts."""
 _REMEMBERED = 256
 """Declined jobs that a session remembers."""
 _OVER = (TooLate, NotFound, JobEnded)
@@ -53,12 +58,13 @@ _OVER = (TooLate, NotFound, JobEnded)
 class Servant:
     """A device as its sessions know it: what it tells, what it keeps to itself, and the model that it last fetched."""
 
-    def __init__(self, id: str, attributes: Attributes, private: Attributes) -> None:
+    def __init__(self, id: str, attributes: Attributes, private: Attributes, model_form: str = "plain") -> None:
         self.id = id
+        self.model_form = check_form(model_form)
         self.session: Session | None = None
         self.private = dict(private)
         self.tell(attributes)
-        self._fetched = ("", b"")
+        self._fetched: Fetched | None = None
 
     def tell(self, attributes: Attributes) -> None:
         """Change what the device tells.
@@ -85,11 +91,11 @@ class Servant:
             return "the private requirement cannot be evaluated"
         return None if requirement.matches(self.attributes | self.private) else "the private requirement is not met"
 
-    async def download(self, wire: Wire, digest: str) -> bytes:
-        """A model's blob; the last one is kept, since the next task often starts from it."""
-        if self._fetched[0] != digest:
-            self._fetched = (digest, await wire.fetch(digest))
-        return self._fetched[1]
+    async def download(self, wire: Wire, digest: str) -> Fetched:
+        """A model; the last one is kept, since the next task often starts from it, or from one that differs little."""
+        if self._fetched is None or self._fetched.digest != digest:
+            self._fetched = await wire.fetch(digest, form=self.model_form, held=self._fetched)
+        return self._fetched
 
     def begin(self, wire: Wire, stop: Any, duration_s: float | None, max_tasks: int | None) -> "Session":
         """Begin a session.
@@ -116,14 +122,15 @@ class Servant:
 class Assignment:
     """One task in the device's hands: what it is, and the one way in which it ends."""
 
-    def __init__(self, session: "Session", offer: protocol.Task, blob: bytes) -> None:
+    def __init__(self, session: "Session", offer: protocol.Task, fetched: Fetched, received_at: float) -> None:
         self.offer = offer
-        self.blob = blob
+        self.blob = fetched.blob
         self.done = False
         self._session = session
         self._wire = session.wire
-        self._base = models.parse(blob)
-        self._received_at = session.wire.clock()
+        self._base = models.parse(fetched.blob)
+        self._as_change = offer.changes or fetched.rounded  # what rounding did to the model is not to be averaged
+        self._received_at = received_at
 
     def arrays(self) -> dict[str, Array]:
         return {name: array.copy() for name, array in models.arrays(self._base).items()}
@@ -136,7 +143,7 @@ class Assignment:
         self, update: Model, examples: Number, metrics: Mapping[str, Number] | None, codec: str | None
     ) -> bool:
         self._check_open()
-        body = models.encode_update(update, self._base, codec=self._codec(codec), as_change=self.offer.changes)
+        body = models.encode_update(update, self._base, codec=self._codec(codec), as_change=self._as_change)
         headers = _bearer(self.offer)
         headers[protocol.MODEL_HEADER] = self.offer.model
         headers[protocol.EXAMPLES_HEADER] = repr(number("examples", examples, positive=True))
@@ -154,17 +161,26 @@ class Assignment:
 
     async def _deliver(self, body: bytes, headers: dict[str, str]) -> None:
         """Send the report, with more patience than other calls; once the session is to stop, with no more than they."""
-        path = f"/v1/assignments/{self.offer.assignment}/report"
         transport = self._wire.transport
         transport.stop = self._session.stop
         try:
-            patient = self._wire.retry.for_work(self.expires_in_s)
-            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers, retry=patient)
+            await self._send(body, headers, self._wire.retry.for_work(self.expires_in_s))
         except Stopped:
             transport.stop = None
-            await self._wire.call("PUT", path, protocol.ReportReceipt, body=body, headers=headers)
+            await self._send(body, headers, self._wire.retry)
         finally:
             transport.stop = None
+
+    async def _send(self, body: bytes, headers: dict[str, str], retry: Retry) -> None:
+        path = f"/v1/assignments/{self.offer.assignment}"
+        if len(body) < PARTS_FROM_BYTES:
+            await self._wire.call(
+                "PUT", f"{path}/report", protocol.ReportReceipt, body=body, headers=headers, retry=retry
+            )
+            return
+        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+        headers = {**headers, protocol.REPR_DIGEST_HEADER: f"sha-256=:{digest}:"}
+        await self._wire.upload(path, body, headers=headers, retry=retry, whole=f"{path}/report")
 
     async def decline(self, reason: str) -> None:
         self._check_open()
@@ -276,8 +292,9 @@ class Session:
                     await self.decline(offer, refusal)
                     return False
                 offer = await self._confirm(offer)
-            blob = await self._device.download(self.wire, offer.model)
-            self.current = Assignment(self, offer, blob)
+            received_at = self.wire.clock()
+            fetched = await self._device.download(self.wire, offer.model)
+            self.current = Assignment(self, offer, fetched, received_at)
         except (NotFound, InvalidModel) as error:
             # This job's model is broken; other jobs are not.
             log.warning("job %s (%s) has no usable model: %s", offer.job, offer.name, error)

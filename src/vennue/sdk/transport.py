@@ -25,14 +25,19 @@ import httpx
 import msgspec
 
 from vennue import protocol
+from vennue._zstd import zstd
 from vennue.core import errors
-from vennue.core.errors import InvalidInput, Unavailable, VennueError
+from vennue.core.errors import InvalidInput, InvalidModel, Unavailable, VennueError
 from vennue.core.ids import Digest
+from vennue.sdk.download import Damaged, Download, Fetched, Form, damaged
 from vennue.sdk.retry import Retry
 
 log = logging.getLogger("vennue.sdk")
 
 T = TypeVar("T")
+
+Sink = Callable[[httpx.Response], Callable[[bytes], object]]
+"""Gives what takes an answer's body, as it is on the wire."""
 
 DEFAULT_SERVER = "http://127.0.0.1:8765"
 """Where ``vennue serve`` listens when it is told nothing else."""
@@ -41,6 +46,9 @@ SERVER_VARIABLE = "VENNUE_SERVER"
 TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 """Of single steps of a call, so a long upload may take longer; well above the longest long poll."""
 LIMITS = httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=60.0)
+
+PARTS_BYTES = 8 * 2**20
+"""Models from this size on are uploaded in parts."""
 
 _TRY_AGAIN = frozenset({408, 425, 429, 502, 503, 504})
 _DEFECT_ATTEMPTS = 3
@@ -82,8 +90,8 @@ class Transport(Protocol):
         """The answer, read to its end."""
         ...
 
-    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
-        """As `send`, but a successful answer's body is appended to ``sink(answer)`` as it arrives, up to any cut."""
+    async def receive(self, request: httpx.Request, sink: Sink) -> httpx.Response:
+        """As `send`, but a successful answer's body goes to ``sink(answer)`` as it arrives, up to any cut."""
         ...
 
     async def sleep(self, delay_s: float) -> None:
@@ -110,13 +118,13 @@ class BlockingTransport:
     async def send(self, request: httpx.Request) -> httpx.Response:
         return self._client.send(request)
 
-    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
+    async def receive(self, request: httpx.Request, sink: Sink) -> httpx.Response:
         response = self._client.send(request, stream=True)
         try:
             if response.is_success:
-                into = sink(response)
-                for chunk in response.iter_bytes():
-                    into += chunk
+                take = sink(response)
+                for chunk in response.iter_raw() if _is_encoded(response) else response.iter_bytes():
+                    take(chunk)
             else:
                 response.read()
         finally:
@@ -154,13 +162,13 @@ class AsyncioTransport:
     async def send(self, request: httpx.Request) -> httpx.Response:
         return await self._client.send(request)
 
-    async def receive(self, request: httpx.Request, sink: Callable[[httpx.Response], bytearray]) -> httpx.Response:
+    async def receive(self, request: httpx.Request, sink: Sink) -> httpx.Response:
         response = await self._client.send(request, stream=True)
         try:
             if response.is_success:
-                into = sink(response)
-                async for chunk in response.aiter_bytes():
-                    into += chunk
+                take = sink(response)
+                async for chunk in response.aiter_raw() if _is_encoded(response) else response.aiter_bytes():
+                    take(chunk)
             else:
                 await response.aread()
         finally:
@@ -256,45 +264,33 @@ class Wire:
 
         return await self._persist(f"{method} {path}", attempt, retry or self.retry)
 
-    async def fetch(self, digest: str) -> bytes:
-        """A blob, verified by its digest. A download that was cut goes on where it stopped.
+    async def fetch(self, digest: str, *, form: Form = "plain", held: Fetched | None = None) -> Fetched:
+        """A blob, verified. A download that was cut goes on where it stopped.
+
+        Args:
+            digest: of the blob.
+            form: in which to ask for it.
+            held: the last model, for a delta.
 
         Raises:
             NotFound: the server has no such blob.
-            Unavailable: what arrives does not have this digest.
+            Unavailable: what arrives is something else.
         """
-        received = bytearray()
+        download = Download(digest, form, held)
 
-        def sink(response: httpx.Response) -> bytearray:
-            wanted = f"bytes {len(received)}-"
-            if response.status_code != httpx.codes.PARTIAL_CONTENT or not response.headers.get(
-                "content-range", ""
-            ).startswith(wanted):
-                received.clear()
-            return received
+        async def attempt() -> Fetched:
+            request = self.transport.build("GET", download.path, download.headers, None)
+            try:
+                response = await self.transport.receive(request, download.begin)
+                if response.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                    _check(response)
+                return download.finish()
+            except (Damaged, InvalidModel, zstd.ZstdError) as error:
+                download.give_up()
+                raise _TryAgain(damaged(digest, error)) from error
 
-        async def attempt() -> bytes:
-            headers = {"accept-encoding": "identity"}
-            if received:
-                headers |= {"range": f"bytes={len(received)}-", "if-range": f'"{digest}"'}
-            response = await self.transport.receive(
-                self.transport.build("GET", f"/v1/blobs/{digest}", headers, None), sink
-            )
-            if response.status_code != httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
-                _check(response)
-            found = hashlib.sha256(received).hexdigest()
-            if found == digest:
-                return bytes(received)
-            received.clear()
-            raise _TryAgain(
-                Unavailable(
-                    f"blob {digest} arrives damaged: the SHA-256 of what arrived is {found}",
-                    field="model",
-                    fix="look for a proxy or a cache between here and the server that changes bodies",
-                )
-            )
-
-        return await self._persist(f"GET /v1/blobs/{digest}", attempt, self.retry, progress=lambda: len(received))
+        what = f"GET /v1/blobs/{digest}"
+        return await self._persist(what, attempt, self.retry, progress=lambda: download.received_bytes)
 
     async def store(self, data: bytes, *, again: bool = False) -> Digest:
         """Upload a blob, unless the server has it (or ``again``), and return its digest."""
@@ -302,13 +298,76 @@ class Wire:
         path = f"/v1/blobs/{digest}"
         if not again:
             try:
-                await self.send("HEAD", path)
+                await self.send("HEAD", path, headers={"accept-encoding": "identity"})
             except errors.NotFound:
                 pass
             else:
                 return digest
-        await self.call("PUT", path, protocol.BlobReceipt, body=data)
+        if len(data) < PARTS_BYTES:
+            await self.call("PUT", path, protocol.BlobReceipt, body=data)
+        else:
+            await self.upload(path, data)
         return digest
+
+    async def upload(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        retry: Retry | None = None,
+        whole: str | None = None,
+    ) -> None:
+        """Upload in parts: one, unless its connection breaks; the next one then goes on where that did.
+
+        Args:
+            path: of what is uploaded.
+            data: the whole.
+            headers: of each part.
+            retry: how persistent to be.
+            whole: a path that takes all at once by ``PUT``, with the same headers; tried until it breaks half-way.
+        """
+        reached = 0
+        in_parts = whole is None
+        sent = {**(headers or {}), "content-type": "application/octet-stream"}
+        path = f"{path}/upload"
+
+        async def attempt() -> None:
+            nonlocal in_parts, reached
+            if whole is not None and not in_parts:
+                try:
+                    response = await self.transport.send(self.transport.build("PUT", whole, sent, data))
+                except httpx.ConnectError:
+                    raise
+                except httpx.TransportError:
+                    in_parts = True
+                    raise
+                in_parts = response.status_code == httpx.codes.REQUEST_TIMEOUT
+                _check(response)
+                return
+            state = await self._upload_state(self.transport.build("GET", path, headers or {}, None))
+            if state.complete:
+                return
+            reached = state.received_bytes
+            rest = data if reached == 0 else data[reached:]
+            part = {
+                protocol.OFFSET_HEADER: str(reached),
+                protocol.LENGTH_HEADER: str(len(data)),
+                protocol.COMPLETE_HEADER: "?1",
+            }
+            await self._upload_state(self.transport.build("PATCH", path, {**sent, **part}, rest))
+
+        await self._persist(f"PATCH {path}", attempt, retry or self.retry, progress=lambda: reached)
+
+    async def _upload_state(self, request: httpx.Request) -> protocol.UploadView:
+        response = await self.transport.send(request)
+        try:
+            _check(response)
+        except errors.Conflict as error:
+            if type(error) is not errors.Conflict:
+                raise
+            raise _TryAgain(error) from error  # another part is still being received, or has just ended
+        return msgspec.json.decode(response.content, type=protocol.UploadView)
 
     async def _persist(
         self,
@@ -347,6 +406,11 @@ class Wire:
             level = logging.WARNING if odd == 0 and warned.bit_count() == 1 else logging.INFO
             log.log(level, "%s failed, trying again in %.1f s: %s", what, wait_s, error.message)
             await self.transport.sleep(wait_s)
+
+
+def _is_encoded(response: httpx.Response) -> bool:
+    """Whether httpx may decode a body, if it is let to; a transport of a test has perhaps read it already."""
+    return "content-encoding" in response.headers
 
 
 class _TryAgain(Exception):

@@ -143,7 +143,7 @@ class BlobRoutes:
         digest = check_digest(request.params["sha256"])
         if self._blobs.touch(digest):
             return upload_answer(self._blobs.size(digest), complete=True)
-        return upload_answer(self._parts.received(digest), complete=False)
+        return upload_answer(await self._parts.received(digest), complete=False)
 
     async def upload(self, request: Request) -> Answer:
         """``PATCH /v1/blobs/{sha256}/upload``."""

@@ -196,7 +196,7 @@ class DeviceRoutes(ABC):
     async def upload_state(self, request: Request) -> Answer:
         """``GET /v1/assignments/{id}/upload``."""
         id, digest, limit = await self._upload_of(request)
-        received = 0 if limit is None else self._parts.received(digest, id)
+        received = 0 if limit is None else await self._parts.received(digest, id)
         return upload_answer(received, complete=limit is None)
 
     async def upload(self, request: Request) -> Answer:
