@@ -8,7 +8,8 @@ from pathlib import Path
 
 from vennue.simulation.report import svg
 
-GAP = 56.0
+GAP = 48.0
+MARGIN = 16.0
 HEIGHT = 170.0
 ROW_HEIGHT = HEIGHT + 86.0
 _NEEDED = re.compile(r":root|@media \(prefers|text|line\.|rect,|\.c\d|\.key|\.curve")
@@ -57,11 +58,11 @@ def write(path: Path, about: str, panels: Sequence[Panel], *, columns: int) -> N
     """
     keys = {curve.name: curve.kind for panel in panels for curve in panel.curves}
     legend, top = svg.legend([(kind, name) for name, kind in keys.items()])
-    width = (svg.WIDTH - GAP * columns) / columns
+    width = (svg.WIDTH - (GAP + MARGIN) * columns) / columns
     parts = [legend]
     for at, panel in enumerate(panels):
         row, column = divmod(at, columns)
-        left = GAP + column * (width + GAP)
+        left = GAP + column * (width + GAP + MARGIN)
         parts.append(_panel(panel, left, top + 34 + row * ROW_HEIGHT, width))
     rows = -(-len(panels) // columns)
     drawing = svg.figure(top + rows * ROW_HEIGHT, about, *parts)
@@ -83,7 +84,7 @@ def _panel(panel: Panel, left: float, top: float, width: float) -> str:
     frame = svg.Frame(
         svg.Scale(0.0, farthest, left, left + width), svg.Scale(low - margin, high + margin, top + HEIGHT, top)
     )
-    parts = [frame.grid(panel.x, panel.title, x_count=5)]
+    parts = [frame.grid(panel.x, panel.title, x_count=5, y_count=5)]
     if panel.target is not None:
         y = frame.y(panel.target)
         parts.append(svg.line(left, y, left + width, y, "unity", svg.told(f"target: {svg.short(panel.target)}")))

@@ -134,7 +134,7 @@ SETTINGS: Mapping[str, Setting] = {
             demand=10,
             rounds=100,
             target=0.41,
-            central=Training(learning_rate=0.2, batch_size=32, max_steps=sys.maxsize),
+            central=Training(learning_rate=0.1, batch_size=32, max_steps=sys.maxsize),
             ways=_ways(0.4, 0.03),
         ),
         Setting(
