@@ -161,6 +161,10 @@ class Leaf:
         """Attempts known at this moment."""
         return len(self._branches)
 
+    def models(self) -> frozenset[Digest]:
+        """The models of the attempts known."""
+        return frozenset(branch.view.model for branch in self._branches.values())
+
     @property
     def waiting(self) -> int:
         """Reports that wait to be counted."""

@@ -202,6 +202,8 @@ class _OperatorRoutes(Collector):
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"vennue_leaf_{name}", text, value=getattr(self._leaf.counters, name))
         yield CounterMetricFamily("vennue_leaf_models_fetched", "Models downloaded", value=self._upstream.fetched)
+        evicted = self._upstream.cache.evicted
+        yield CounterMetricFamily("vennue_leaf_models_evicted", "Models removed to make room", value=evicted)
         responses = CounterMetricFamily("vennue_responses", "Answers by HTTP status", labels=["status"])
         for status, count in sorted(self._responses.items()):
             responses.add_metric([str(status)], count)
@@ -209,6 +211,7 @@ class _OperatorRoutes(Collector):
         gauges = {
             "attempts": ("Attempts known", self._leaf.attempts),
             "waiting_reports": ("Reports that wait to be counted", self._leaf.waiting),
+            "cache_bytes": ("Bytes of the disk that models take", self._upstream.cache.blobs.used_bytes),
             "uploads": ("Reports being received", self._leaf.uploads.active),
         }
         for name, (text, value) in gauges.items():

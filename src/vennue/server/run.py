@@ -44,6 +44,7 @@ from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
 from vennue.state.ledger import Ledger, SqlLedger
 from vennue.updates.blobs import BlobStore, DirectoryBlobs
+from vennue.updates.cache import BlobCache
 from vennue.updates.strategies import load_strategies
 from vennue.updates.variants import Variants
 
@@ -175,7 +176,7 @@ async def _leaf(
 ) -> tuple[Application, Callable[[], None]]:
     """A leaf of the pool; and what announces the stop."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every call of every device
-    upstream = HttpUpstream(config.root, config.leaf_key, blobs)
+    upstream = HttpUpstream(config.root, config.leaf_key, BlobCache(blobs))
     stack.push_async_callback(upstream.close)
     flush = Flush(
         reports=min(config.leaf.flush_reports, MAX_TOGETHER),
@@ -192,6 +193,7 @@ async def _leaf(
         max_uploads=config.limits.uploads,
         durable=config.durable_reports,
     )
+    upstream.pinned = leaf.models
     await stack.enter_async_context(_started(leaf, config.drain_s))
     distribution = Distribution(blobs, _variants(config, directory, blobs))
     app = LeafApp(leaf, upstream, distribution, config.limits, version("vennue"), leaf_key=config.leaf_key)

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
 import msgspec
 
-from vennue.core.errors import Unavailable, VennueError
+from vennue.core.errors import InvalidInput, Unavailable, VennueError
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import (
     COMPLETE_HEADER,
@@ -27,7 +28,8 @@ from vennue.protocol import (
 )
 from vennue.sdk.transport import error_of
 from vennue.server.http import Answer, Request
-from vennue.updates.blobs import BlobStore
+from vennue.updates.blobs import BlobWriter
+from vennue.updates.cache import BlobCache
 
 log = logging.getLogger("vennue.leaf")
 
@@ -64,12 +66,12 @@ class HttpUpstream:
     Args:
         url: its address.
         key: the pool's key for leaves.
-        blobs: where fetched models go.
+        cache: where fetched models go.
         transport: an httpx transport to use instead of the network's.
     """
 
     def __init__(
-        self, url: str, key: str, blobs: BlobStore, *, transport: httpx.AsyncBaseTransport | None = None
+        self, url: str, key: str, cache: BlobCache, *, transport: httpx.AsyncBaseTransport | None = None
     ) -> None:
         self.url = url
         self.fetched = 0
@@ -77,7 +79,9 @@ class HttpUpstream:
         self.failure: str | None = None
         """Why the last call could not be made, if it could not."""
         self._key = {"authorization": f"Bearer {key}"}
-        self._blobs = blobs
+        self.cache = cache
+        self.pinned: Callable[[], AbstractSet[Digest]] = frozenset
+        """The models that must stay."""
         self._fetching: dict[Digest, asyncio.Task[None]] = {}
         self._client = httpx.AsyncClient(
             base_url=url,
@@ -109,7 +113,7 @@ class HttpUpstream:
 
     async def fetch(self, digest: Digest) -> None:
         """``GET /v1/blobs/{sha256}``, unless the model is here; once, however many ask for it at the same time."""
-        if self._blobs.exists(digest):
+        if self.cache.use(digest):
             return
         fetching = self._fetching.get(digest)
         if fetching is None:
@@ -163,20 +167,48 @@ class HttpUpstream:
         return response
 
     async def _fetch(self, digest: Digest) -> None:
+        writer = await asyncio.to_thread(self.cache.blobs.resume, digest)
         try:
-            async with self._client.stream("GET", f"/v1/blobs/{digest}") as response:
-                if not response.is_success:
-                    await response.aread()
-                    raise error_of(response)
-                length = response.headers.get("content-length")
-                with self._blobs.create(expected=digest, size_bytes=None if length is None else int(length)) as writer:
-                    async for chunk in response.aiter_bytes(CHUNK_BYTES):
-                        await asyncio.to_thread(writer.write, chunk)
-                    await asyncio.to_thread(writer.commit)
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+            while True:
+                before = writer.offset
+                try:
+                    await self._receive(digest, writer)
+                    break
+                except httpx.TransportError as error:
+                    if writer.offset == before:
+                        raise self._unreachable(error) from error
+                    log.info("the download of model %s goes on at byte %d: %s", digest, writer.offset, error)
+            try:
+                await asyncio.to_thread(writer.commit)
+            except InvalidInput as error:
+                raise Unavailable(
+                    f"model {digest} arrives damaged: {error.message}",
+                    field="model",
+                    fix="look for a proxy or a cache between this leaf and its root that changes bodies",
+                ) from error
+        finally:
+            writer.suspend()  # nothing happens to what is committed
+        self.cache.use(digest)
         self.fetched += 1
         log.info("fetched model %s", digest)
+
+    async def _receive(self, digest: Digest, writer: BlobWriter) -> None:
+        """What is left of a model, as it is: whoever wants it smaller asks this leaf for that."""
+        headers = {"accept-encoding": "identity"}
+        if writer.offset:
+            headers |= {"range": f"bytes={writer.offset}-", "if-range": f'"{digest}"'}
+        async with self._client.stream("GET", f"/v1/blobs/{digest}", headers=headers) as response:
+            if response.status_code == httpx.codes.REQUESTED_RANGE_NOT_SATISFIABLE:
+                return  # all of it is here, or something else, which the digest will tell
+            if not response.is_success:
+                await response.aread()
+                raise error_of(response)
+            skip = 0 if response.status_code == httpx.codes.PARTIAL_CONTENT else writer.offset
+            left = int(response.headers.get("content-length", 0)) - skip
+            await asyncio.to_thread(self.cache.make_room, left, self.pinned())
+            async for chunk in response.aiter_bytes(CHUNK_BYTES):
+                await asyncio.to_thread(writer.write, memoryview(chunk)[skip:])
+                skip = max(0, skip - len(chunk))
 
     def _unreachable(self, error: Exception) -> VennueError:
         cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

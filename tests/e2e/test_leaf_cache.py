@@ -1,0 +1,87 @@
+"""A leaf as a cache of models: what a thousand devices ask of it costs its root one download, and its disk a bound."""
+
+import asyncio
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.e2e.server_process import ServerProcess
+from tests.e2e.test_server_api import is_problem, put, sha256
+
+KEY = "a secret of leaves"
+CACHE_BYTES = 3_500_000
+
+
+def model_of(seed: int) -> bytes:
+    return np.random.default_rng(seed).bytes(1_000_000)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path_factory.mktemp("root") / "data", leaf_key=KEY) as running:
+        yield running
+
+
+@pytest.fixture
+def leaf(root, tmp_path) -> Iterator[ServerProcess]:
+    with ServerProcess(
+        tmp_path / "data", role="leaf", root=root.url, leaf_key=KEY, leaf_cache_bytes=str(CACHE_BYTES)
+    ) as running:
+        yield running
+        assert running.stop() == 0, running.log
+
+
+def metric(server: ServerProcess, name: str) -> float:
+    with server.client() as client:
+        lines = client.get("/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+async def ask(url: str, path: str, devices: int) -> list[str]:
+    """The digests of what so many devices get that ask at once, fifty at a time."""
+    async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=50)) as client:
+        answers = await asyncio.gather(*(client.get(path) for _ in range(devices)))
+    return [sha256(answer.content) for answer in answers]
+
+
+@pytest.mark.slow_suite
+def test_a_thousand_devices_that_ask_a_leaf_cost_the_root_one_download(root, leaf):
+    with root.client() as client:
+        digest = put(client, np.random.default_rng(9).bytes(20_000))
+    before = metric(root, "vennue_responses_total")
+    assert asyncio.run(ask(leaf.url, f"/v1/blobs/{digest}", 1000)) == [digest] * 1000
+    assert metric(leaf, "vennue_leaf_models_fetched_total") == 1
+    # One for the model, one for the metrics that were asked for before.
+    assert metric(root, "vennue_responses_total") - before == 2
+
+
+def test_the_cache_is_bounded_and_what_was_not_used_for_the_longest_goes(root, leaf):
+    models = [model_of(seed) for seed in range(5)]
+    with root.client() as owner, leaf.client() as device:
+        digests = [put(owner, data) for data in models]
+        for digest, data in zip(digests, models, strict=True):
+            assert device.get(f"/v1/blobs/{digest}").content == data
+            assert metric(leaf, "vennue_leaf_cache_bytes") <= CACHE_BYTES
+        assert metric(leaf, "vennue_leaf_models_evicted_total") == 2
+        assert device.get(f"/v1/blobs/{digests[-1]}").content == models[-1]
+        assert metric(leaf, "vennue_leaf_models_fetched_total") == 5
+        assert device.get(f"/v1/blobs/{digests[0]}").content == models[0]
+        assert metric(leaf, "vennue_leaf_models_fetched_total") == 6
+
+
+def test_a_model_that_is_larger_than_the_cache_is_refused_with_the_numbers(root, leaf):
+    with root.client() as owner, leaf.client() as device:
+        digest = put(owner, bytes(CACHE_BYTES + 1))
+        problem = is_problem(device.get(f"/v1/blobs/{digest}"), 507)
+        assert problem["limit"] == CACHE_BYTES
+
+
+def test_a_leaf_makes_other_forms_by_itself_and_passes_on_what_is_not_there(root, leaf):
+    with root.client() as owner, leaf.client() as device:
+        digest = put(owner, b"the same line again\n" * 10_000)
+        answer = device.get(f"/v1/blobs/{digest}", headers={"accept-encoding": "zstd"})
+        assert answer.headers["content-encoding"] == "zstd"
+        is_problem(device.get(f"/v1/blobs/{'0' * 64}"), 404, "digest")
+        assert device.get(f"/v1/blobs/{digest}/upload").status_code == 404
