@@ -93,6 +93,7 @@ async def test_d11_a_server_killed_after_it_bound_a_device_and_before_it_said_so
         async def kills_once(request, pass_on):
             response = await pass_on(request)
             if request.url.path.endswith("/check-ins") and not killed:
+                await response.aread()
                 killed.append(response.json()["task"]["assignment"])
                 await pool.restart()
                 raise httpx.ReadError("the server went away", request=request)

@@ -178,6 +178,9 @@ class Explainer:
                 supply_per_s=rate,
                 demand_ahead=0,
             )
+        unplanned = self._unplanned(job, attempt)
+        if unplanned is not None:
+            return Reason(code="not-planned", text=f"{bound}; {unplanned}", needs=needs, supply_per_s=rate)
         first_rate, ahead, blocking = self._queue(job, attempt)
         if ahead is None:
             eta_s = needs / first_rate
@@ -199,6 +202,17 @@ class Explainer:
             blocking=blocking,
             eta_s=eta_s,
         )
+
+    def _unplanned(self, job: Job, attempt: Attempt) -> str | None:
+        """Why the plan in force lists the attempt nowhere, if that is so although the plan is up to date."""
+        pool = self._pool
+        regions = (signature for signature in self.rates if signature >> job.bit & 1)
+        if any(attempt.id in self._order(signature)[1] for signature in regions) or not pool.planning.history:
+            return None
+        failure = pool.planning.history[-1].failure
+        if failure is not None:
+            return f"the policy fails, and the last good plan, which stays in force, does not know the round: {failure}"
+        return "the policy's plan leaves it out" if pool.now < pool.planning.stale_at else None
 
     def _beyond_quota(self, attempt: Attempt, tenant: Tenant, rate_per_s: float) -> Reason:
         used, quota = tenant.in_flight, tenant.quota

@@ -434,18 +434,33 @@ async def test_a_device_whose_place_went_back_to_one_from_before_the_restart_is_
 async def test_reports_that_cannot_be_read_after_a_crash_cost_their_round_an_attempt_and_no_other(tmp_path, caplog):
     async with rig_at(tmp_path) as rig:
         broken, sound = await rig.job(demand=2), await rig.job(demand=2, requirement="device.ram_gb >= 4")
-        lost = rig.model(9.0)
-        await rig.coordinator.open_round(broken, 1, lost, {})
+        await rig.open(broken)
         await rig.open(sound)
         await rig.report(rig.task("d1", ram_gb=2))
         other = rig.task("d2", ram_gb=6)
         assert other.job == broken
         await rig.report(rig.task("d3", ram_gb=6))
-        rig.blobs.path(lost).unlink()
+        [spooled] = (tmp_path / "spool" / f"{broken}.1.1").iterdir()
+        spooled.write_bytes(spooled.read_bytes()[:-1] + b"\xff")  # a version that is yet to come
     async with rig_at(tmp_path, Clock(2000.0)) as rig:
         views = [await rig.coordinator.round(job, 1) for job in (broken, sound)]
     assert [(view.attempt, view.reported) for view in views] == [(2, 0), (1, 1)]
     assert f"what was received of {broken}.1.1 before the restart cannot be read" in caplog.text
+
+
+async def test_a_round_whose_model_is_gone_after_a_restart_ends_its_job_with_the_reason_and_no_other(tmp_path, caplog):
+    async with rig_at(tmp_path) as rig:
+        broken, sound = await rig.job(), await rig.job()
+        lost = rig.model(9.0)
+        await rig.coordinator.open_round(broken, 1, lost, {})
+        await rig.open(sound)
+        rig.blobs.path(lost).unlink()
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        await until(lambda: rig.coordinator.pool.jobs[broken].state.terminal)
+        assert (await rig.coordinator.job(broken)).state == "cancelled"
+        assert f"the model of its round is gone: {lost}" in str(rig.coordinator.pool.jobs[broken].reason)
+        assert (await rig.coordinator.job(sound)).state == "active"
+    assert f"job {broken} cannot go on" in caplog.text
 
 
 # -- a ledger that fails ---------------------------------------------------------------------------------------------

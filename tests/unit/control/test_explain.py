@@ -8,6 +8,7 @@ from vennue.control.explain import Explainer
 from vennue.core.events import CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import JobSpec
+from vennue.core.plan import Plan
 from vennue.core.pool import Pool
 from vennue.core.tenant import Quota
 from vennue.policies import get_policy
@@ -193,3 +194,39 @@ def test_an_ended_job_says_how_it_ended(world):
     world.pool.handle(CancelJob(stopped, "too dear"), world.now)
     assert (world.reason(done).code, world.reason(stopped).code) == ("completed", "cancelled")
     assert "too dear" in world.reason(stopped).text
+
+
+class Picky:
+    """A planner that leaves some jobs out, and fails on others."""
+
+    def plan(self, view):
+        if any(request.job == "poison" for request in view.requests):
+            raise RuntimeError("I do not like this job")
+        return Plan.ordered([request for request in view.requests if request.job != "unloved"])
+
+
+def test_a_round_that_the_policy_leaves_out_says_so_instead_of_promising_a_time(world):
+    world.supply(100, ram_gb=6)
+    world.pool.set_planner(Picky())
+    loved, unloved = world.job("loved"), world.job("unloved")
+    for job in (loved, unloved):
+        world.open(job)
+    assert world.reason(loved).code == "filling"
+    reason = world.reason(unloved)
+    assert (reason.code, reason.eta_s) == ("not-planned", None)
+    assert reason.text == "0 of 10 devices; the policy's plan leaves it out"
+
+
+def test_a_round_that_came_since_the_policy_fails_says_so_and_others_go_on(world):
+    world.supply(100, ram_gb=6)
+    world.pool.set_planner(Picky())
+    before = world.job("before")
+    world.open(before)
+    assert world.reason(before).code == "filling"
+    poison = world.job("poison")
+    world.open(poison)
+    assert world.reason(before).code == "filling"
+    reason = world.reason(poison)
+    assert reason.code == "not-planned"
+    assert "the policy fails" in reason.text
+    assert "I do not like this job" in reason.text
