@@ -449,13 +449,15 @@ class BindingTable:
         """Bind to the one request that the device may serve, or to none if that one needs no device now."""
         while self._extend(queue):
             pass
-        entries = [entry for entry, _ in queue.offers if not declined or entry.request.job not in declined]
-        if not entries:
+        if not queue.offers:
             return None
-        entry = entries[pick(device, draw, [entry.request.job for entry in entries])]
-        tenant = entry.request.tenant
+        entry, _ = queue.offers[pick(device, draw, [entry.request.job for entry, _ in queue.offers])]
+        request = entry.request
+        tenant = request.tenant
         barred = tenant is not None and not tenant.quota.borrow and tenant.exhausted(now)
-        return None if barred or entry.request.needs <= 0 else self._bind(entry, device, signature, now)
+        if barred or request.needs <= 0 or (declined and request.job in declined):
+            return None
+        return self._bind(entry, device, signature, now)
 
     def _bind_by_quota(
         self,
