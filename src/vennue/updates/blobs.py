@@ -435,8 +435,8 @@ class _Files:
                 field="disk_quota_bytes",
                 value=used_bytes,
                 limit=self.quota_bytes,
-                fix="raise the quota (VENNUE_DISK_QUOTA_BYTES; of a leaf, VENNUE_LEAF_CACHE_BYTES), or end jobs: what no "
-                "job needs is removed by itself",
+                fix="raise the quota (VENNUE_DISK_QUOTA_BYTES; of a leaf, VENNUE_LEAF_CACHE_BYTES), or end jobs: what "
+                "no job needs is removed by itself",
             )
 
     def reserve(self, blob_bytes: int, before_bytes: int) -> None:
