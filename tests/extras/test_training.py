@@ -12,12 +12,12 @@ pytestmark = [pytest.mark.slow_suite, pytest.mark.timeout(600)]
 
 @pytest.mark.parametrize("at", [0, 1], ids=["fedavg", "fedadam"])
 def test_clothes_are_told_apart_by_what_the_fleet_has_learned(at, tmp_path):
-    setting = replace(SETTINGS["clothes"], rounds=30)
+    setting = replace(SETTINGS["clothes"], rounds=20)
     run = asyncio.run(federated(setting, setting.ways[at], tmp_path, seed=1))
     assert run.points[0].accuracy < 0.2
-    assert len(run.points) == 31
+    assert len(run.points) == 21
     # In 40 rounds they reach 0.75; central training on as many examples, 0.85.
-    assert max(point.accuracy for point in run.points) > 0.65
+    assert max(point.accuracy for point in run.points) > 0.6
 
 
 def test_the_whole_of_fashion_mnist_is_learned_as_far_as_its_first_rounds_go(tmp_path):
