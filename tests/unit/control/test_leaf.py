@@ -404,10 +404,10 @@ async def test_a_sum_that_arrives_while_one_of_its_reports_comes_by_itself_waits
 
                     return two()
 
-                lower.upstream.send = send  # the next time as always
+                lower.upstream.send = send  # type: ignore[method-assign] # the next time as always
                 return await upper.leaf.report(attempt, id, manifest, chunks)
 
-            lower.upstream.send = slowly
+            lower.upstream.send = slowly  # type: ignore[method-assign]
             below = [asyncio.create_task(lower.report(task, 3.0)) for task in tasks[:2]]
             await arriving.wait()
             above = asyncio.create_task(upper.report(tasks[0], 3.0))
@@ -435,7 +435,7 @@ async def test_one_sum_from_below_that_arrives_twice_at_once_is_one_sum(rig, lea
             assert not isinstance(first, Exception) or not isinstance(second, Exception)
             return second if isinstance(first, Exception) else first
 
-        lower.upstream.send = twice
+        lower.upstream.send = twice  # type: ignore[method-assign]
         await asyncio.gather(lower.report(tasks[0], 1.0), lower.report(tasks[1], 3.0))
     assert await result(rig, job) == 2.0
     assert files(leaf) == []

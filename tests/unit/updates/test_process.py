@@ -87,7 +87,7 @@ def test_every_update_acknowledged_before_sigkill_is_there_afterwards(tmp_path):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc to measure memory")
 def test_a_round_takes_the_memory_of_one_model_and_a_few_blocks(tmp_path):
-    """M1: twelve updates of 32 MB, folded and stepped by a strategy with two slots."""
+    """Case M1, scaled: twelve updates of 32 MB, folded and stepped by a strategy with two slots."""
     done = subprocess.run(
         [sys.executable, "-c", ROUND, str(tmp_path)], capture_output=True, text=True, check=False, env=os.environ
     )
