@@ -172,8 +172,19 @@ def test_extended_sessions_need_to_be_anonymous():
         options("default", extend_s=80)
 
 
-def test_a_policy_that_learns_from_reports_runs_on_the_core_itself():
+class Apprentice(Policy):
+    """A third party's policy that learns."""
+
+    name = "apprentice"
+    learns = True
+
+    def plan(self, view: PoolView) -> Plan:
+        return Plan.ordered(view.requests)
+
+
+@pytest.mark.parametrize(("policy", "engine"), [("venn", "kernel"), (Apprentice(), "reference")])
+def test_what_a_policy_of_ones_own_learns_is_known_to_the_core_only(policy: str | Policy, engine: str):
     trace = Trace([0], [10], [500], period_s=10_000)
     job = JobTemplate(JobSpec(name="j", demand=1, rounds=1, deadline_s=300.0), 0.0, 30.0)
-    result = simulate([job], "venn", trace=trace, population=MEAN, options=ONCE)
-    assert result.engine == "reference"
+    result = simulate([job], policy, trace=trace, population=MEAN, options=ONCE)
+    assert result.engine == engine

@@ -19,7 +19,7 @@ from vennue.core.profile import (
     REFRESH_REPORTS,
 )
 from vennue.policies.matching import MIN_DEVICES_PER_TIER
-from vennue.simulation.kernel.state import Array, Plans, State, compiled
+from vennue.simulation.kernel.state import Plans, State, compiled
 
 COMPENSATED = sys.version_info >= (3, 12)
 """Whether Python's `sum` carries the rounding error of floats along (Neumaier 1974), as it does since 3.12."""
@@ -41,9 +41,9 @@ def rounding_error(total: float, term: float) -> float:
 def observe_check_in(s: State, kind: int, expected_s: float) -> None:
     """`CapabilitySample.observe`."""
     c = s.clock[0]
-    at = c.sampled % MAX_CHECK_INS
-    s.lessons.sample_s[at] = expected_s
-    s.lessons.sample_kind[at] = kind
+    row = s.lessons.sample[c.sampled % MAX_CHECK_INS]
+    row.expected_s = expected_s
+    row.kind = kind
     c.sampled += 1
     if _is_milestone(c.sampled, REFRESH_CHECK_INS):
         c.milestones += 1
@@ -53,26 +53,27 @@ def observe_check_in(s: State, kind: int, expected_s: float) -> None:
 def observe_report(s: State, job: int, expected_s: float, took_s: float) -> None:
     """`ResponseProfile.observe_report`."""
     j = s.jobs[job]
-    at = j.seen % MAX_REPORTS
-    s.lessons.expected_s[job, at] = expected_s
-    s.lessons.took_s[job, at] = took_s
+    row = s.lessons.reports[job, j.seen % MAX_REPORTS]
+    row.expected_s = expected_s
+    row.took_s = took_s
     j.seen += 1
     if _is_milestone(j.seen, REFRESH_REPORTS):
         j.known = min(j.seen, MAX_REPORTS)
-        for index in range(j.known):
-            s.lessons.known_expected_s[job, index] = s.lessons.expected_s[job, index]
-            s.lessons.known_took_s[job, index] = s.lessons.took_s[job, index]
         j.ordered = 0
         j.weighed_at = 0
+        for index in range(j.known):
+            s.lessons.known[job, index].expected_s = s.lessons.reports[job, index].expected_s
+            s.lessons.known[job, index].took_s = s.lessons.reports[job, index].took_s
 
 
 @compiled
 def observe_round(s: State, job: int, scheduling_delay_s: float, collection_s: float) -> None:
     """`ResponseProfile.observe_round`."""
-    at = s.jobs[job].lessons % MAX_ROUNDS
-    s.lessons.rounds_s[job, at, 0] = scheduling_delay_s
-    s.lessons.rounds_s[job, at, 1] = collection_s
-    s.jobs[job].lessons += 1
+    j = s.jobs[job]
+    row = s.lessons.rounds[job, j.lessons % MAX_ROUNDS]
+    row.scheduling_delay_s = scheduling_delay_s
+    row.collection_s = collection_s
+    j.lessons += 1
 
 
 @compiled
@@ -86,32 +87,39 @@ def _is_milestone(seen: int, interval: int) -> bool:
 @compiled
 def collection_ratio(s: State, job: int) -> float:
     """`ResponseProfile.collection_ratio`, or −1 before any round."""
-    if s.jobs[job].lessons == 0:
+    lessons = s.jobs[job].lessons
+    if lessons == 0:
         return -1.0
-    delay_s = _sum_of_rounds(s, job, 0)
-    collection_s = _sum_of_rounds(s, job, 1)
+    delay_s = 0.0
+    error_s = 0.0
+    for index in range(max(0, lessons - MAX_ROUNDS), lessons):
+        term_s = s.lessons.rounds[job, index % MAX_ROUNDS].scheduling_delay_s
+        error_s += rounding_error(delay_s, term_s)
+        delay_s += term_s
+    delay_s += error_s
+    collected_s = _sum_of_collection_s(s, job)
     if delay_s > 0:
-        return collection_s / delay_s
-    return math.inf if collection_s > 0 else 0.0
+        return collected_s / delay_s
+    return math.inf if collected_s > 0 else 0.0
 
 
 @compiled
 def collection_s(s: State, job: int) -> float:
     """`ResponseProfile.collection_s`."""
-    count = min(s.jobs[job].lessons, MAX_ROUNDS)
-    return _sum_of_rounds(s, job, 1) / count if count > 0 else 0.0
+    lessons = s.jobs[job].lessons
+    return _sum_of_collection_s(s, job) / min(lessons, MAX_ROUNDS) if lessons > 0 else 0.0
 
 
 @compiled
-def _sum_of_rounds(s: State, job: int, which: int) -> float:
+def _sum_of_collection_s(s: State, job: int) -> float:
     lessons = s.jobs[job].lessons
-    total = 0.0
-    error = 0.0
+    total_s = 0.0
+    error_s = 0.0
     for index in range(max(0, lessons - MAX_ROUNDS), lessons):
-        term = s.lessons.rounds_s[job, index % MAX_ROUNDS, which]
-        error += rounding_error(total, term)
-        total += term
-    return total + error
+        term_s = s.lessons.rounds[job, index % MAX_ROUNDS].collection_s
+        error_s += rounding_error(total_s, term_s)
+        total_s += term_s
+    return total_s + error_s
 
 
 @compiled
@@ -124,10 +132,11 @@ def list_capabilities(s: State) -> None:
     c.listed_milestones = c.milestones
     c.listed_registry = c.registry
     c.listed = min(c.sampled, MAX_CHECK_INS)
-    _sort(s, s.lessons.sample_bits, c.listed, 32, 64)
+    _sort(s.lessons.sample["bits"], s, c.listed, 32, 64)
     for place in range(c.listed):
-        s.lessons.listed_s[place] = s.lessons.sample_s[s.lessons.order[place]]
-        s.lessons.listed_kind[place] = s.lessons.sample_kind[s.lessons.order[place]]
+        row = s.lessons.sample[s.lessons.items[place].order]
+        s.lessons.listed[place].expected_s = row.expected_s
+        s.lessons.listed[place].kind = row.kind
 
 
 @compiled
@@ -135,37 +144,31 @@ def split(s: State, p: Plans, group: int) -> bool:
     """`tier_bounds_s` for a group's requirement, in ``bounds_s``; whether the devices can be split into tiers."""
     c = s.clock[0]
     g = p.groups[group]
-    if g.listing != c.listing:
-        g.listing = c.listing
-        g.splits = _split(s, p, group)
-    return g.splits != 0
-
-
-@compiled
-def _split(s: State, p: Plans, group: int) -> bool:
-    c = s.clock[0]
-    lessons = s.lessons
+    if g.listing == c.listing:
+        return g.splits != 0
+    g.listing = c.listing
+    g.splits = 0
     devices = 0
     for place in range(c.listed):
-        devices += p.meets[lessons.listed_kind[place], group]
+        devices += p.meets[s.lessons.listed[place].kind, group]
     if devices < MIN_DEVICES_PER_TIER * c.tiers:
         return False
     passed = 0
-    tier = 1
-    edge_s = 0.0
+    tier = 0
+    edge_s = -1.0
     for place in range(c.listed):
-        if p.meets[lessons.listed_kind[place], group] == 0:
+        row = s.lessons.listed[place]
+        if p.meets[row.kind, group] == 0:
             continue
-        expected_s = lessons.listed_s[place]
-        if passed == 0:
-            edge_s = expected_s
-        elif passed == devices * tier // c.tiers:
-            if expected_s <= edge_s:
+        if passed == devices * tier // c.tiers:
+            if row.expected_s <= edge_s:
                 return False
-            edge_s = expected_s
-            lessons.bounds_s[group, tier - 1] = expected_s
+            edge_s = row.expected_s
+            if tier > 0:
+                s.lessons.bounds_s[group, tier - 1] = edge_s
             tier += 1
         passed += 1
+    g.splits = 1
     return True
 
 
@@ -176,76 +179,73 @@ def weigh(s: State, job: int) -> bool:
     Returns:
         Whether every tier has enough reports.
     """
-    j = s.jobs[job]
-    if j.weighed_at != s.clock[0].listing:
-        j.weighed_at = s.clock[0].listing
-        j.weighs = _weigh(s, job)
-    return j.weighs != 0
-
-
-@compiled
-def _weigh(s: State, job: int) -> bool:
     c = s.clock[0]
     j = s.jobs[job]
-    lessons = s.lessons
+    if j.weighed_at == c.listing:
+        return j.weighs != 0
+    j.weighed_at = c.listing
+    j.weighs = 0
     if j.ordered == 0:
         j.ordered = 1
         _order_reports(s, job)
-    bounds_s = lessons.bounds_s[j.requirement]
-    counts = lessons.counts
-    counts[: c.tiers] = 0
+    bounds_s = s.lessons.bounds_s[j.requirement]
+    tiers = s.lessons.tiers
+    for tier in range(c.tiers):
+        tiers[tier].reports = 0
     for index in range(j.known):
         tier = 0
-        while tier < c.tiers - 1 and bounds_s[tier] <= lessons.known_expected_s[job, index]:
+        while tier < c.tiers - 1 and bounds_s[tier] <= s.lessons.known[job, index].expected_s:
             tier += 1
-        lessons.tier[index] = tier
-        counts[tier] += 1
+        s.lessons.items[index].tier = tier
+        tiers[tier].reports += 1
     for tier in range(c.tiers):
-        if counts[tier] < MIN_REPORTS_PER_TIER:
+        if tiers[tier].reports < MIN_REPORTS_PER_TIER:
             return False
-    took_s = lessons.known_took_s[job]
-    _weigh_tiers(s, took_s, j.known, lessons.p95s_s[job])
-    lessons.p95s_s[job, c.tiers] = _weigh_all(s, took_s, j.known)
+    j.weighs = 1
+    _weigh_tiers(s, job)
+    _weigh_all(s, job)
     return True
 
 
 @compiled
-def _weigh_tiers(s: State, took_s: Array, known: int, p95s_s: Array) -> None:
-    """Within a tier, whose reports weigh 1 each, `_p95_s` is the report at a place."""
-    counts = s.lessons.counts
-    left = s.lessons.left
+def _weigh_tiers(s: State, job: int) -> None:
+    """Within a tier, where every report weighs 1, `_p95_s` is the report at a place."""
     for tier in range(s.clock[0].tiers):
-        left[tier] = math.ceil(0.95 * counts[tier] - 1e-9)
-    for index in range(known):
-        tier = s.lessons.tier[index]
-        left[tier] -= 1
-        if left[tier] == 0:
-            p95s_s[tier] = took_s[index]
+        s.lessons.tiers[tier].below = math.ceil(0.95 * s.lessons.tiers[tier].reports - 1e-9)
+    for index in range(s.jobs[job].known):
+        tier = s.lessons.items[index].tier
+        s.lessons.tiers[tier].below -= 1
+        if s.lessons.tiers[tier].below == 0:
+            s.lessons.p95s_s[job, tier] = s.lessons.known[job, index].took_s
 
 
 @compiled
-def _weigh_all(s: State, took_s: Array, known: int) -> float:
+def _weigh_all(s: State, job: int) -> None:
     """`_p95_s` of all reports, where each tier weighs 1. Of equal times, the lighter report comes first."""
-    weights = s.lessons.weights
-    for index in range(known):
-        weight = 1 / s.lessons.counts[s.lessons.tier[index]]
+    items = s.lessons.items
+    known = s.lessons.known[job]
+    count = s.jobs[job].known
+    for index in range(count):
+        weight = 1 / s.lessons.tiers[items[index].tier].reports
         place = index
-        while place > 0 and took_s[place - 1] == took_s[index] and weights[place - 1] > weight:
-            weights[place] = weights[place - 1]
+        while place > 0 and known[place - 1].took_s == known[index].took_s and items[place - 1].weight > weight:
+            items[place].weight = items[place - 1].weight
             place -= 1
-        weights[place] = weight
+        items[place].weight = weight
     total = 0.0
     error = 0.0
-    for index in range(known):
-        error += rounding_error(total, weights[index])
-        total += weights[index]
+    for index in range(count):
+        error += rounding_error(total, items[index].weight)
+        total += items[index].weight
     limit = 0.95 * (total + error)
     below = 0.0
-    for index in range(known):
-        below += weights[index]
+    p95_s = known[count - 1].took_s
+    for index in range(count):
+        below += items[index].weight
         if below >= limit - 1e-9:
-            return took_s[index]
-    return took_s[known - 1]
+            p95_s = known[index].took_s
+            break
+    s.lessons.p95s_s[job, s.clock[0].tiers] = p95_s
 
 
 # -- order -----------------------------------------------------------------------------------------------------------
@@ -254,52 +254,50 @@ def _weigh_all(s: State, took_s: Array, known: int) -> float:
 @compiled
 def _order_reports(s: State, job: int) -> None:
     """Bring a job's known reports into the order of the time that they took."""
-    lessons = s.lessons
-    known = s.jobs[job].known
-    _sort(s, lessons.known_bits[job], known, 0, 32)
-    for place in range(known):
-        lessons.weights[place] = lessons.known_expected_s[job, lessons.order[place]]
-    for place in range(known):
-        lessons.known_expected_s[job, place] = lessons.weights[place]
-        lessons.weights[place] = lessons.known_took_s[job, lessons.order[place]]
-    for place in range(known):
-        lessons.known_took_s[job, place] = lessons.weights[place]
+    items = s.lessons.items
+    known = s.lessons.known[job]
+    count = s.jobs[job].known
+    _sort(known["took_bits"], s, count, 0, 32)
+    for place in range(count):
+        row = known[items[place].order]
+        items[place].expected_s = row.expected_s
+        items[place].took_s = row.took_s
+    for place in range(count):
+        known[place].expected_s = items[place].expected_s
+        known[place].took_s = items[place].took_s
 
 
 @compiled
-def _sort(s: State, keys: Any, count: int, first_bit: int, last_bit: int) -> None:
-    """Sort the first ``count`` keys, in ``order``: by digits of 8 bits from ``first_bit`` on, the rest by insertion.
-
-    Keys are the bits of floats that are not negative, which are in the order of the floats.
-    """
-    order = s.lessons.order
-    spare = s.lessons.spare
-    begins = s.lessons.begins
+def _sort(keys: Any, s: State, count: int, first_bit: int, last_bit: int) -> None:
+    """Sort the first ``count`` keys, in ``order``: by digits of 8 bits from ``first_bit`` on, the rest by insertion."""
+    items = s.lessons.items
+    digits = s.lessons.digits
     for place in range(count):
-        order[place] = place
+        items[place].order = place
     for bit in range(first_bit, last_bit, 8):
-        begins[:] = 0
+        for digit in range(len(digits)):
+            digits[digit].begin = 0
         for place in range(count):
-            begins[_digit(keys[place], bit)] += 1
-        if count > 0 and begins[_digit(keys[0], bit)] == count:
+            digits[_digit(keys[place], bit)].begin += 1
+        if count == 0 or digits[_digit(keys[0], bit)].begin == count:
             continue
         begin = 0
-        for digit in range(len(begins)):
-            size = begins[digit]
-            begins[digit] = begin
+        for digit in range(len(digits)):
+            size = digits[digit].begin
+            digits[digit].begin = begin
             begin += size
         for place in range(count):
-            digit = _digit(keys[order[place]], bit)
-            spare[begins[digit]] = order[place]
-            begins[digit] += 1
+            digit = digits[_digit(keys[items[place].order], bit)]
+            items[digit.begin].spare = items[place].order
+            digit.begin += 1
         for place in range(count):
-            order[place] = spare[place]
+            items[place].order = items[place].spare
     for place in range(1, count):
-        moved = order[place]
-        while place > 0 and keys[order[place - 1]] > keys[moved]:
-            order[place] = order[place - 1]
+        moved = items[place].order
+        while place > 0 and keys[items[place - 1].order] > keys[moved]:
+            items[place].order = items[place - 1].order
             place -= 1  # noqa: PLW2901 - the place moves with the key
-        order[place] = moved
+        items[place].order = moved
 
 
 @compiled

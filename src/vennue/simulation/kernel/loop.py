@@ -1,15 +1,15 @@
 """The kernel's loop: sessions begin, devices check in, work and come back, in the order of time.
 
 `advance` goes on until it needs what only Python can give (a plan, a batch of sessions, room) and says so with a code.
+What happens is taken up again where it stopped, so `advance` makes those plans in the same way that it can make itself.
+All that it calls is compiled into it, and again at each level of calls in between: the fewer levels, the sooner.
 """
 
-import hashlib
 import math
-from collections.abc import Callable
-from importlib import resources
 from typing import Any
 
 from vennue.simulation.kernel.learning import observe_check_in, observe_report
+from vennue.simulation.kernel.matching import match
 from vennue.simulation.kernel.planning import BY_LOTTERY, IN_PYTHON, draw_lotteries, list_offers, make_plan
 from vennue.simulation.kernel.rounds import close, commit_round, commit_update, fire, give_back, open_attempt, remove
 from vennue.simulation.kernel.state import (
@@ -36,8 +36,9 @@ from vennue.simulation.kernel.tables import add_interval, find, insert, pop_fini
 from vennue.simulation.world import STEP, Batch
 
 
-@compiled
-def _advance(s: State, p: Plans, batch: Batch, count: int, events: int) -> int:
+@kept
+def advance(s: State, p: Plans, batch: Batch, count: int, events: int) -> int:
+    """Handle up to ``events`` events, the sessions being the first ``count`` of the batch. Returns a code."""
     c = s.clock[0]
     for _ in range(events):
         code = _lacks(s, count)
@@ -50,9 +51,27 @@ def _advance(s: State, p: Plans, batch: Batch, count: int, events: int) -> int:
             return HORIZON
         c.now = at
         code = _happen(s, p, batch, at)
-        if code >= 0:
+        if code == NEED_PLAN and c.ranking != IN_PYTHON:
+            make_plan(s, p, at)
+            if c.tiers > 1:
+                match(s, p, at)
+        elif code == NEED_OFFERS and c.ranking != IN_PYTHON:
+            list_offers(s, p, c.kind)
+        elif code >= 0:
             return code
     return PAUSED
+
+
+@kept
+def arrive(s: State, job: int, now: float) -> None:
+    """A job arrives and opens its first round."""
+    open_attempt(s, job, 1, 1, now, now)
+
+
+@kept
+def enter(s: State, device: int, slot: int) -> None:
+    """Enter a live assignment in the table of devices."""
+    insert(s, device, slot)
 
 
 @compiled
@@ -164,7 +183,7 @@ def _check_in(s: State, p: Plans, visit: int, now: float) -> int:
         code = _count(s, v, now)
         if code >= 0:
             return code
-    code = _plan(s, p, now)
+    code = _plan(s, now)
     if code >= 0:
         return code
     if c.phase == 1:
@@ -180,14 +199,12 @@ def _check_in(s: State, p: Plans, visit: int, now: float) -> int:
                 return -1
             give_back(s, held)
             c.phase = 2
-            code = _plan(s, p, now)
+            code = _plan(s, now)
             if code >= 0:
                 return code
     if s.kinds[v.kind].plan != c.plan:
-        if c.ranking == IN_PYTHON:
-            c.kind = v.kind
-            return NEED_OFFERS
-        list_offers(s, p, v.kind)
+        c.kind = v.kind
+        return NEED_OFFERS
     job = _choose(s, p, v, now) if c.choice == FIRST else _choose_uniform(s, p, v, now)
     if job >= 0:
         _bind(s, v, job, now)
@@ -213,19 +230,16 @@ def _count(s: State, v: Any, now: float) -> int:
 
 
 @compiled
-def _plan(s: State, p: Plans, now: float) -> int:
-    """Bring the plan up to date. A code, or −1 when done."""
+def _plan(s: State, now: float) -> int:
+    """Whether the plan is out of date: a code, or −1 when it is not."""
     c = s.clock[0]
     if now < c.stale_at or now - c.planned_at < c.replan_s:
         return -1
-    if c.ranking == IN_PYTHON:
-        return NEED_PLAN
     if (c.grouped != 0 or c.tiers > 1) and c.renewed == 0 and now >= c.rates_until:
         return NEED_RATES
     if (c.ranking == BY_LOTTERY or c.tiers > 1) and not draw_lotteries(s):
         return NEED_LOTTERIES
-    make_plan(s, p, now)
-    return -1
+    return NEED_PLAN
 
 
 @compiled
@@ -405,45 +419,3 @@ def _finish(s: State, visit: int, now: float) -> None:
                 close(s, job)
                 commit_round(s, job, now)
     _ask_again(s, visit, now)
-
-
-# -- what Python calls -----------------------------------------------------------------------------------------------
-
-
-def _entries(sources: str) -> tuple[Callable[..., int], Callable[..., None], Callable[..., None]]:
-    """The functions that Python calls. Numba keeps them on disk together with all that they call.
-
-    It compiles anew when this file has changed or ``sources``, which they hold, is another.
-    """
-
-    @kept
-    def advance(s: State, p: Plans, batch: Batch, count: int, events: int) -> int:
-        """Handle up to ``events`` events, the sessions being the first ``count`` of the batch. Returns a code."""
-        _ = sources
-        return _advance(s, p, batch, count, events)
-
-    @kept
-    def arrive(s: State, job: int, now: float) -> None:
-        """A job arrives and opens its first round."""
-        _ = sources
-        open_attempt(s, job, 1, 1, now, now)
-
-    @kept
-    def enter(s: State, device: int, slot: int) -> None:
-        """Enter a live assignment in the table of devices."""
-        _ = sources
-        insert(s, device, slot)
-
-    return advance, arrive, enter
-
-
-def _sources() -> str:
-    """A digest of all compiled code."""
-    files = (
-        resources.files(__package__).joinpath(f"{name}.py")
-        for name in ("state", "tables", "learning", "matching", "fairness", "planning", "rounds", "loop")
-    )
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
-
-advance, arrive, enter = _entries(_sources())

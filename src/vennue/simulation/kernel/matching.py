@@ -1,11 +1,32 @@
 """Tier matching in compiled code: `vennue.policies.matching`."""
 
+import math
+
 from vennue.simulation.kernel.learning import collection_ratio, split, weigh
 from vennue.simulation.kernel.state import Plans, State, compiled
 
 
 @compiled
-def restrict(s: State, p: Plans, job: int, rate_per_s: float, now: float) -> None:
+def match(s: State, p: Plans, now: float) -> None:
+    """Restrict the requests at the head of their groups to tiers, where that pays."""
+    c = s.clock[0]
+    c.tiered = 0
+    for group in range(len(p.groups)):
+        p.groups[group].size = 0
+    for place in range(len(p.order)):
+        job = p.order[place]
+        j = s.jobs[job]
+        g = p.groups[j.requirement]
+        j.low_s = -math.inf
+        j.high_s = math.inf
+        if c.claims <= place < c.needy:
+            g.size += 1
+            if g.size == 1:
+                _restrict(s, p, job, g.held_per_s if c.grouped != 0 else g.supply_per_s, now)
+
+
+@compiled
+def _restrict(s: State, p: Plans, job: int, rate_per_s: float, now: float) -> None:
     """`Matcher.choose`: restrict the job's request to a tier when that pays."""
     c = s.clock[0]
     j = s.jobs[job]

@@ -11,7 +11,6 @@ import numpy as np
 
 from vennue.simulation.kernel.fairness import claim, is_needy, measure_urgency
 from vennue.simulation.kernel.learning import list_capabilities, rounding_error
-from vennue.simulation.kernel.matching import restrict
 from vennue.simulation.kernel.state import Array, Plans, State, compiled
 
 IN_PYTHON, BY_ARRIVAL, BY_LOTTERY, BY_ROUND, BY_JOB, BY_SERVICE = range(6)
@@ -30,8 +29,6 @@ def make_plan(s: State, p: Plans, now: float) -> None:
         _group(s, p)
         _allocate(s, p)
         _reallocate(s, p)
-    if c.tiers > 1:
-        _match(s, p, now)
     for job in range(len(s.jobs)):
         s.jobs[job].planned = s.jobs[job].serial
     c.renewed = 0
@@ -305,29 +302,3 @@ def _is_any(regions: Array) -> bool:
     for word in range(len(regions)):
         found |= regions[word]
     return found != 0
-
-
-# -- matching --------------------------------------------------------------------------------------------------------
-
-
-@compiled
-def _match(s: State, p: Plans, now: float) -> None:
-    """Restrict the requests at the head of their groups to tiers, where that pays."""
-    c = s.clock[0]
-    c.tiered = 0
-    for job in range(len(s.jobs)):
-        s.jobs[job].low_s = -math.inf
-        s.jobs[job].high_s = math.inf
-    if c.grouped != 0:
-        for index in range(c.groups):
-            g = p.groups[p.scarce[index]]
-            restrict(s, p, p.queue[g.begin], g.held_per_s, now)
-        return
-    for group in range(len(p.groups)):
-        p.groups[group].size = 0
-    for place in range(c.needy):
-        job = p.order[place]
-        g = p.groups[s.jobs[job].requirement]
-        g.size += 1
-        if g.size == 1:
-            restrict(s, p, job, g.supply_per_s, now)

@@ -116,33 +116,20 @@ def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments:
 
 def _lessons(jobs: int, groups: int, tiers: int) -> Lessons:
     """Nothing learned yet. What is not going to be learned has no memory."""
-    matched = tiers > 1
-    reports = (jobs, MAX_REPORTS) if matched else (0, 0)
-    sampled = MAX_CHECK_INS if matched else 0
-    known_took_s = np.zeros(reports, np.float32)
-    sample_s = np.zeros(sampled)
+    reports = MAX_REPORTS if tiers > 1 else 0
+    sampled = MAX_CHECK_INS if tiers > 1 else 0
     return Lessons(
-        expected_s=np.zeros(reports, np.float32),
-        took_s=np.zeros(reports, np.float32),
-        known_expected_s=np.zeros(reports, np.float32),
-        known_took_s=known_took_s,
-        known_bits=known_took_s.view(np.uint32),
-        rounds_s=np.zeros((jobs, MAX_ROUNDS, 2)),
+        reports=np.zeros((jobs, reports), state.REPORT),
+        known=np.zeros((jobs, reports), state.REPORT),
+        rounds=np.zeros((jobs, MAX_ROUNDS), state.ROUND),
         p95s_s=np.zeros((jobs, tiers + 1)),
         bounds_s=np.zeros((groups, tiers - 1)),
         lotteries=np.zeros((jobs, _FORESEEN)),
-        sample_s=sample_s,
-        sample_bits=sample_s.view(np.uint64),
-        sample_kind=np.zeros(sampled, np.int64),
-        listed_s=np.zeros(sampled),
-        listed_kind=np.zeros(sampled, np.int64),
-        counts=np.zeros(tiers, np.int64),
-        left=np.zeros(tiers, np.int64),
-        tier=np.zeros(MAX_REPORTS, np.int64),
-        weights=np.zeros(MAX_REPORTS),
-        order=np.zeros(MAX_CHECK_INS, np.int64),
-        spare=np.zeros(MAX_CHECK_INS, np.int64),
-        begins=np.zeros(256, np.int64),
+        sample=np.zeros(sampled, state.SAMPLE),
+        listed=np.zeros(sampled, state.SAMPLE),
+        tiers=np.zeros(tiers, state.TIER),
+        items=np.zeros(max(MAX_CHECK_INS, MAX_REPORTS), state.ITEM),
+        digits=np.zeros(256, state.DIGIT),
     )
 
 

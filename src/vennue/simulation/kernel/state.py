@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from vennue.simulation.kernel.caching import cache_directory
+
 Array = npt.NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +29,8 @@ def compiled(function: F) -> F:
 
 def kept(function: F) -> F:
     """Compile a function that Python calls, and keep it on disk with all that it calls."""
-    return cast("F", _jit(**_SETTINGS, cache=True)(function))
+    with cache_directory() as cached:
+        return cast("F", _jit(**_SETTINGS, cache=cached)(function))
 
 
 (
@@ -107,46 +110,43 @@ POLL = _record(floats="time_s", ints="visit")
 GROUP = _record(floats="supply_per_s held_per_s demand length", ints="size first begin end members listing splits")
 """A job group in the course of a plan, as `vennue.policies.allocation.Group`."""
 
+REPORT = np.dtype({"names": ["expected_s", "took_s", "took_bits"], "formats": ["f4", "f4", "u4"], "offsets": [0, 4, 4]})
+SAMPLE = np.dtype({"names": ["expected_s", "bits", "kind"], "formats": ["f8", "u8", "i8"], "offsets": [0, 0, 8]})
+"""A report, and a check-in of the sample. The bits of a float that is not negative are in the order of the floats."""
+
+ROUND = _record(floats="scheduling_delay_s collection_s", ints="")
+TIER = _record(floats="", ints="reports below")
+ITEM = _record(floats="weight expected_s took_s", ints="order spare tier")
+DIGIT = _record(floats="", ints="begin")
+
 ATTEMPT = _record(floats="opened_s scheduling_delay_s closed_s", ints="job round number outcome bound reported")
 ASSIGNMENT = _record(floats="bound_s", ints="session job round number")
 """Rows of what is left behind, see `vennue.simulation.result.RunResult`."""
 
 
 class Lessons(NamedTuple):
-    """What is learned from reports, rounds and check-ins, see `vennue.simulation.kernel.learning`. Jobs are rows."""
+    """What is learned from reports, rounds and check-ins, see `vennue.simulation.kernel.learning`."""
 
-    expected_s: Array
-    """Rings of the latest reports: how long each device was expected to take, and took."""
-    took_s: Array
-    known_expected_s: Array
+    reports: Array
+    """For each job, a ring of the latest reports."""
+    known: Array
     """The reports as they were at the last refresh; in the order of the time they took, once somebody asked."""
-    known_took_s: Array
-    known_bits: Array
-    """The same memory as ``known_took_s``."""
-    rounds_s: Array
-    """Rings of the latest rounds: scheduling delay and collection time."""
+    rounds: Array
+    """For each job, a ring of the latest rounds."""
     p95s_s: Array
-    """For each tier, the 95 % quantile of the response times, and that of all tiers alike."""
+    """For each job, the 95 % quantile of the response times in each tier, and that of all tiers alike."""
     bounds_s: Array
     """For each group, the expected response times that separate its tiers."""
     lotteries: Array
-    """The lotteries of first attempts at the rounds from `JOB.foreseen` on."""
-    sample_s: Array
-    """A ring of the latest check-ins: expected response times and kinds."""
-    sample_bits: Array
-    """The same memory as ``sample_s``."""
-    sample_kind: Array
-    listed_s: Array
-    """The ring as it was listed last, in the order of the times."""
-    listed_kind: Array
-    counts: Array
-    """Scratch from here on: reports by tier, those that remain below the quantile, tiers and weights of reports."""
-    left: Array
-    tier: Array
-    weights: Array
-    order: Array
-    spare: Array
-    begins: Array
+    """For each job, the lotteries of first attempts at the rounds from `JOB.foreseen` on."""
+    sample: Array
+    """A ring of the latest check-ins."""
+    listed: Array
+    """The ring as it was listed last, in the order of the expected times."""
+    tiers: Array
+    """Scratch, as are the next two."""
+    items: Array
+    digits: Array
 
 
 class State(NamedTuple):
