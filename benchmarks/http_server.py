@@ -16,6 +16,9 @@ from typing import Any
 from vennue.server.config import Limits
 from vennue.server.run import _Granian, _listen, _loop_factory, _url
 
+FILE = os.environ.get("ECHO_FILE", "")
+FILE_BYTES = str(Path(FILE).stat().st_size) if FILE else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -58,7 +61,10 @@ def on_core(index: int) -> Callable[[], None] | None:
 
 
 async def echo(_: Any, transport: Any) -> None:
-    """Answer a request with its own body."""
+    """Answer a request with its own body, or with the file that the environment names."""
+    if FILE:
+        transport.response_file(200, [("content-length", FILE_BYTES)], FILE)
+        return
     transport.response_bytes(200, [("content-type", "application/json")], await transport())
 
 
