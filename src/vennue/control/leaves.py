@@ -5,18 +5,22 @@ received, and counted in one event after it is durable; a leaf is told which rep
 them out, and sends it again. A report is known by its assignment, however it travels, so nothing counts twice.
 """
 
+from typing import Final
+
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.selector import live_assignment
 from vennue.control.tokens import Tokens
-from vennue.core.errors import Conflict, NotFound, StorageError, TooLate, VennueError
+from vennue.core.errors import Conflict, NotFound, Overloaded, StorageError, TooLate, VennueError
 from vennue.core.events import Report, ReportTogether
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, attempt_of, job_of
-from vennue.core.recovery import NO_PLACE
+from vennue.core.recovery import SERVED
 from vennue.core.round import AttemptState
 from vennue.protocol import AttemptView, PartialManifest, PartialReceipt, PartialReport
 from vennue.updates.fold import Totals
 from vennue.updates.sums import MetricSums, Partial, Receipt
+
+RETRY_S: Final = 1.0
 
 
 class Leaves:
@@ -70,12 +74,14 @@ class Leaves:
             await data.receive_partial(attempt, partial, body)
             reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
             coordinator.apply(ReportTogether(reports))
-        except (TooLate, NotFound, Conflict):
+        except (TooLate, NotFound, Conflict) as error:
             await data.drop_partial(attempt, id)
             obstacles = await self._obstacles(attempt, manifest)  # some were counted, or ended, while the sum arrived
-            if obstacles is None:
-                raise
-            return obstacles
+            if obstacles is not None:
+                return obstacles
+            if isinstance(error, TooLate):  # what was in its way is gone again
+                raise Overloaded("the sum could not be counted", retry_after_s=RETRY_S, fix="send it again") from error
+            raise
         except VennueError:
             await data.drop_partial(attempt, id)
             raise
@@ -100,7 +106,9 @@ class Leaves:
                 if await self._coordinator.data.receipt(report.assignment) is not None:
                     counted_before.append(report.assignment)
                 elif self._coordinator.pool.awaits(report.assignment) is not None:
-                    continue  # it comes back to an assignment from before a restart
+                    # It comes back to an assignment from before a restart.
+                    if job_of(attempt_of(report.assignment)) in self._coordinator.pool.table.served(device):
+                        refused[report.assignment] = SERVED
                 elif live_assignment(self._coordinator, report.assignment).device != device:
                     refused[report.assignment] = "the assignment is another device's"
             except TooLate as error:
@@ -119,13 +127,13 @@ class Leaves:
         return PartialReceipt(counted=False, counted_before=counted_before, refused=refused)
 
     def _without_place(self, attempt: AttemptId, manifest: PartialManifest) -> dict[AssignmentId, str]:
-        """Those that come back from before a restart, and are too many for their round."""
+        """Those for which there is no place in their round beside the others."""
         pool = self._coordinator.pool
         job = pool.jobs.get(job_of(attempt))
         current = None if job is None else job.attempt
         if current is None or current.id != attempt:
             return {}
-        return dict.fromkeys(pool.without_place(current, [report.assignment for report in manifest.reports]), NO_PLACE)
+        return pool.without_place(current, [Report(each.assignment, self._holder(each)) for each in manifest.reports])
 
     def _holder(self, report: PartialReport) -> DeviceId:
         if job_of(attempt_of(report.assignment)) not in self._coordinator.pool.jobs:

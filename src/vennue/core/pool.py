@@ -37,7 +37,7 @@ from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature,
 from vennue.core.lifecycle import ATTEMPT, BATCH, JOB
 from vennue.core.losses import MAX_REGIONS
 from vennue.core.plan import Plan, Planner
-from vennue.core.recovery import NO_PLACE, Recovery
+from vennue.core.recovery import SERVED, Recovery
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
 from vennue.core.round import Attempt
 from vennue.core.supply import Supply
@@ -261,7 +261,7 @@ class Pool(Recovery):
         assignment = self._claimed(event)
         attempt = self._attempts[assignment.attempt]
         if assignment.job in self.table.served(event.device):
-            raise TooLate("the device has reported in this round already", field="assignment", value=assignment.id)
+            raise TooLate(SERVED, field="assignment", value=assignment.id)
         staleness = attempt.version - assignment.version
         limit = attempt.spec.max_staleness
         if limit is not None and staleness > limit:
@@ -288,9 +288,8 @@ class Pool(Recovery):
         attempt = self._attempts[attempts.pop()]
         if attempt.request.continuous:
             raise Conflict("each update of an asynchronous job counts by itself", field="reports", value=attempt.id)
-        homeless = self.without_place(attempt, assignments)
-        if homeless:
-            raise TooLate(NO_PLACE, field="assignment", value=homeless[0])
+        for id, reason in self.without_place(attempt, event.reports).items():
+            raise TooLate(reason, field="assignment", value=id)
         # Those that hold a place first: one that returns must not take the place of another one in the same sum.
         for assignment in sorted(assignments.values(), key=lambda one: one.id not in attempt.request.live):
             self._count(assignment, attempt, now)

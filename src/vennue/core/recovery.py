@@ -5,13 +5,13 @@ and the pool takes the report for the attempt that goes on; if all places were g
 goes back. Ids of assignments carry the number of restarts, so that none is given twice.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from vennue.core.binding import Assignment
 from vennue.core.effects import AttemptRecord, JobRecord
 from vennue.core.errors import InvalidInput
-from vennue.core.events import Recover
+from vennue.core.events import Recover, Report
 from vennue.core.ids import AssignmentId, DeviceId, Signature, attempt_of, restarts_before
 from vennue.core.job import Job
 from vennue.core.lifecycle import Lifecycle
@@ -19,6 +19,7 @@ from vennue.core.records import job_of_record
 from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.core.round import Attempt, AttemptState
 
+SERVED: Final = "the device has reported in this round already"
 NO_PLACE: Final = "all places of its round have gone to reports, some of them from before the restart"
 
 
@@ -110,17 +111,29 @@ class Recovery(Lifecycle):
         job.quiet_since = self.now
         self._arm(job)
 
-    def without_place(self, attempt: Attempt, ids: Collection[AssignmentId]) -> list[AssignmentId]:
-        """Of reports that come together, those from before a crash for which the attempt has no place left.
+    def without_place(self, attempt: Attempt, reports: Iterable[Report]) -> dict[AssignmentId, str]:
+        """Of reports that come together, those that the attempt cannot count beside the others, and why.
 
-        A report that returns takes a free place, or that of a device that still works; never that of another report.
+        A device has one report in a round: the one of the assignment that it holds, if there are two. A report from
+        before a crash takes a free place, or that of a device that still works; never that of another report.
         """
         request = attempt.request
         if request.continuous:
-            return []
-        returning = [id for id in ids if id not in request.live]
-        places = request.wanted - len(request.reported) - (len(ids) - len(returning))
-        return returning[max(0, places) :]
+            return {}
+        refused: dict[AssignmentId, str] = {}
+        devices: set[DeviceId] = set()
+        places = request.wanted - len(request.reported)
+        for report in sorted(reports, key=lambda one: one.assignment not in request.live):
+            if request.job in self.table.served(report.device) or (
+                self.table.once_per_round and report.device in devices
+            ):
+                refused[report.assignment] = SERVED
+            elif places <= 0:
+                refused[report.assignment] = NO_PLACE
+            else:
+                places -= 1
+                devices.add(report.device)
+        return refused
 
     def awaits(self, id: AssignmentId) -> Attempt | None:
         """The attempt that goes on since before a crash, and takes a report of this assignment from back then."""

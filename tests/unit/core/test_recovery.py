@@ -11,6 +11,7 @@ from vennue.core.events import Committed, OpenRound, Recover, Report, ReportToge
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, assignment_id, attempt_of, restarts_before
 from vennue.core.pool import Pool
 from vennue.core.records import attempt_record, job_record
+from vennue.core.recovery import NO_PLACE, SERVED
 
 J = JobId("j")
 
@@ -201,7 +202,7 @@ def test_of_more_returning_reports_than_places_the_sum_is_refused_and_those_too_
     new = check_in(after, "n", now=101)
     report(after, new, now=102)
     sum_of_both = ReportTogether(tuple(Report(one.id, one.device) for one in old))
-    assert after.without_place(attempt(after), [one.id for one in old]) == [old[1].id]
+    assert after.without_place(attempt(after), sum_of_both.reports) == {old[1].id: NO_PLACE}
     with pytest.raises(TooLate, match="all places"):
         after.handle(sum_of_both, 103)
     invariants.check(after)
@@ -288,3 +289,17 @@ def test_other_jobs_are_as_they_were() -> None:
     pool.handle(OpenRound(JobId("k"), 1, MODEL), 0)
     after = crashed(pool)
     assert [one.id for one in after.attempts()] == ["j.1.1", "k.1.1"]
+
+
+def test_of_two_reports_of_one_device_in_a_sum_the_one_of_the_assignment_that_it_holds_counts() -> None:
+    pool = pool_with_round(demand=3)
+    old = check_in(pool, "d")
+    after = crashed(pool)
+    new = check_in(after, "d", now=101)
+    both = ReportTogether((Report(old.id, old.device), Report(new.id, new.device)))
+    assert after.without_place(attempt(after), both.reports) == {old.id: SERVED}
+    with pytest.raises(TooLate, match="reported in this round already"):
+        after.handle(both, 102)
+    assert after.handle(ReportTogether((Report(new.id, new.device),)), 103) == 1
+    assert after.without_place(attempt(after), [Report(old.id, old.device)]) == {old.id: SERVED}
+    invariants.check(after)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from vennue.core.ids import AssignmentId, AttemptId
+from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import load, save
 from vennue.updates.aggregator import RoundAggregator
@@ -62,7 +62,7 @@ def test_a_blob_has_the_same_digest_whatever_its_size(tmp_path, size_bytes):
         for start in range(0, size_bytes, 65_536):
             writer.write(body[start : min(start + 65_536, size_bytes)])
         assert writer.commit() == digest
-    assert blobs.path(digest).stat().st_size == size_bytes
+    assert blobs.path(Digest(digest)).stat().st_size == size_bytes
 
 
 @pytest.mark.slow_suite
