@@ -180,7 +180,9 @@ class Explainer:
             )
         unplanned = self._unplanned(job, attempt)
         if unplanned is not None:
-            return Reason(code="not-planned", text=f"{bound}; {unplanned}", needs=needs, supply_per_s=rate)
+            return Reason(
+                code="not-planned", text=f"{bound}; {unplanned}", needs=needs, supply_per_s=rate, demand_ahead=0
+            )
         first_rate, ahead, blocking = self._queue(job, attempt)
         if ahead is None:
             eta_s = needs / first_rate

@@ -132,8 +132,9 @@ class BindingTable:
     """
 
     def __init__(self, *, once_per_round: bool = True) -> None:
-        self._once_per_round = once_per_round
-        self._served: dict[DeviceId, dict[JobId, Request]] = {}
+        self.once_per_round = once_per_round
+        self._served: dict[DeviceId, tuple[Request, ...]] = {}
+        """The open requests in which each device has reported; nearly always one."""
         self._entries: dict[AttemptId, _Entry] = {}
         self._by_device: dict[DeviceId, Assignment] = {}
         self._expiries: list[tuple[float, int, Assignment]] = []
@@ -184,10 +185,10 @@ class BindingTable:
         for assignment in ended:
             self._end(assignment)
         for reported in cast(list[Assignment], list(entry.request.reported.values())):
-            served = self._served.get(reported.device, {})
-            served.pop(reported.job, None)
-            if not served:
-                self._served.pop(reported.device, None)
+            served = self._served.pop(reported.device, ())
+            others = tuple(request for request in served if request is not entry.request)
+            if others:
+                self._served[reported.device] = others
         self._drop_queues()
         return ended
 
@@ -335,7 +336,7 @@ class BindingTable:
 
     def served(self, device: DeviceId) -> frozenset[JobId]:
         """The jobs in whose open rounds the device has reported, and which it therefore is not bound to."""
-        return frozenset(self._served.get(device, ()))
+        return frozenset(request.job for request in self._served.get(device, ()))
 
     def requests(self) -> list[Request]:
         """All open requests, in the order in which they opened."""
@@ -390,8 +391,8 @@ class BindingTable:
     def _take_report(self, assignment: Assignment) -> None:
         request = assignment.request
         request.reported[assignment.id] = assignment
-        if self._once_per_round and not request.continuous:
-            self._served.setdefault(assignment.device, {})[request.job] = request
+        if self.once_per_round and not request.continuous:
+            self._served[assignment.device] = (*self._served.get(assignment.device, ()), request)
 
     def _bind_again(
         self,
@@ -404,11 +405,11 @@ class BindingTable:
     ) -> Assignment | None:
         """Bind a device that has reported in open rounds to any but these, as if it had declined them."""
         served = self._served.pop(device)
-        others = (declined or frozenset()) | served.keys()
+        others = (declined or frozenset()) | {request.job for request in served}
         bound = self.bind(device, signature, now, draw=draw, response_s=response_s, declined=others)
         self._served[device] = served
         if bound is None:
-            for request in served.values():
+            for request in served:
                 request.repeats += 1
         return bound
 

@@ -64,6 +64,17 @@ def demand_is_not_exceeded(pool: Pool) -> Complaints:
             yield f"attempt {request.attempt} holds {used} assignments, it wants {request.wanted}"
 
 
+def devices_serve_a_round_once(pool: Pool) -> Complaints:
+    """No device holds, or has reported, two assignments of one attempt; asynchronous ones take it again and again."""
+    for request in pool.table.requests() if pool.table.once_per_round else ():
+        seen: set[DeviceId] = set()
+        for assignment in () if request.continuous else (*request.live.values(), *request.reported.values()):
+            if isinstance(assignment, Assignment) and assignment.device in seen:
+                yield f"device {assignment.device} serves attempt {request.attempt} twice"
+            elif isinstance(assignment, Assignment):
+                seen.add(assignment.device)
+
+
 def counters_are_derived(pool: Pool) -> Complaints:
     """4. Counters are derived from assignments: the request's tables and the table of live ones agree exactly."""
     counted = 0
@@ -168,6 +179,7 @@ STATE_INVARIANTS: tuple[Callable[[Pool], Complaints], ...] = (
     one_live_assignment_per_device,
     assignments_are_eligible,
     demand_is_not_exceeded,
+    devices_serve_a_round_once,
     counters_are_derived,
     active_jobs_are_consistent,
     jobs_wait_for_living_ones,

@@ -40,6 +40,15 @@ def test_3_too_many_assignments_are_seen() -> None:
         invariants.check(pool)
 
 
+def test_a_device_that_serves_a_round_twice_is_seen() -> None:
+    pool = pool_with_round(demand=2)
+    one = check_in(pool, "d")
+    pool.handle(Report(one.id, one.device), 0)
+    check_in(pool, "e").device = DeviceId("d")
+    with pytest.raises(InvariantViolated, match=r"device d serves attempt j\.1\.1 twice"):
+        invariants.check(pool)
+
+
 def test_4_a_counter_that_drifted_is_seen() -> None:
     pool = pool_with_round(demand=2)
     assignment = check_in(pool, "d")

@@ -6,7 +6,7 @@ from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in
 from vennue.core.binding import Assignment
 from vennue.core.effects import Commit
 from vennue.core.errors import TooLate
-from vennue.core.events import Abort, CheckIn, Committed, OpenRound, Recover, Report, Tick
+from vennue.core.events import Abort, CheckIn, Committed, OpenRound, Recover, Report, ReportTogether, Tick
 from vennue.core.ids import AssignmentId, DeviceId, JobId
 from vennue.core.invariants import Auditor
 from vennue.core.pool import Pool
@@ -138,3 +138,14 @@ def test_a_report_from_before_a_restart_takes_the_place_of_what_the_device_was_g
         pool.handle(Report(since.id, since.device), 12)
     assert reporters(pool) == ["d"]
     assert attempt(pool).request.needs == 2
+
+
+def test_a_sum_with_a_second_report_of_a_device_from_before_a_restart_is_refused_whole_and_changes_nothing() -> None:
+    pool = restarted()
+    pool.handle(Recover(attempt(pool).id, (Report(AssignmentId("j.1.1.1"), DeviceId("d")),)), 10)
+    other = check_in(pool, "e", 10)
+    both = (Report(AssignmentId("j.1.1.2"), DeviceId("d")), Report(other.id, other.device))
+    with pytest.raises(TooLate, match="has reported in this round already"):
+        pool.handle(ReportTogether(both), 11)
+    assert pool.handle(ReportTogether(both[1:]), 11) == 1
+    assert reporters(pool) == ["d", "e"]
