@@ -15,7 +15,7 @@ from vennue.core.ids import DeviceId
 from vennue.core.pool import Pool
 from vennue.policies import get_policy
 from vennue.server.config import Limits
-from vennue.testing import LocalPool, in_virtual_time, run_virtual
+from vennue.testing import LocalPool, MemoryLedger, in_virtual_time, run_virtual
 
 
 @in_virtual_time
@@ -82,6 +82,23 @@ async def test_d6_a_long_poll_whose_connection_is_cut_is_asked_again_and_no_comm
         lives = [adds_one(pool.device(device_id=f"d{n}"), takes_s=100.0) for n in range(2)]
         async with devices(*lives):
             assert await learn(pool, rounds=2, transport=Network(pool, cuts_idle)) == [2.0, 2.0]
+
+
+@in_virtual_time
+async def test_d10_a_device_whose_token_a_restarted_server_does_not_know_takes_another_task_and_goes_on():
+    """The server's secret was changed while it was down, so that what the device trained cannot count."""
+    ledger = MemoryLedger()
+    async with LocalPool(ledger=ledger) as pool:
+        job = await opened(pool)
+        told: list[bool] = []
+        async with devices(adds_one(pool.device(), takes_s=20.0, told=told)):
+            await asyncio.sleep(10)
+            await pool.stop()
+            ledger._secret = b"another secret, of 32 bytes too."
+            await pool.start()
+            await asyncio.sleep(60)
+        assert told == [False, True]
+        assert (await show(pool, f"/v1/jobs/{job}/rounds/1"))["state"] == "committed"
 
 
 @in_virtual_time

@@ -20,6 +20,7 @@ import numpy as np
 from vennue import protocol
 from vennue.core.errors import (
     Conflict,
+    Forbidden,
     InvalidInput,
     InvalidModel,
     InvalidRequirement,
@@ -51,8 +52,8 @@ PARTS_FROM_BYTES = 256 * 1024
 """A report of this size or more, whose connection breaks half-way, goes on in parts."""
 _REMEMBERED = 256
 """Declined jobs that a session remembers."""
-_OVER = (TooLate, NotFound, JobEnded)
-"""What the server says of an assignment that has ended."""
+_OVER = (TooLate, NotFound, JobEnded, Forbidden)
+"""What the server says of an assignment that has ended; or that is not the device's, since its secret has changed."""
 
 
 class Servant:
@@ -301,7 +302,7 @@ class Session:
             self._remember(offer.job)
             await self._abort_quietly(offer, str(error))
             return False
-        except (TooLate, JobEnded) as error:
+        except (TooLate, JobEnded, Forbidden) as error:
             log.info("the offer %s is over: %s", offer.assignment, error)
             return False
         except BaseException as error:
