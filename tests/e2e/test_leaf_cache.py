@@ -7,8 +7,9 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.server_process import ServerProcess
-from tests.e2e.test_server_api import is_problem, put, sha256
+from tests.e2e.server_process import ServerProcess, model
+from tests.e2e.test_blobs_http import announced, of, part, state
+from tests.e2e.test_server_api import end, is_problem, put, sha256, submit, task_for
 
 KEY = "a secret of leaves"
 CACHE_BYTES = 3_500_000
@@ -85,3 +86,34 @@ def test_a_leaf_makes_other_forms_by_itself_and_passes_on_what_is_not_there(root
         assert answer.headers["content-encoding"] == "zstd"
         is_problem(device.get(f"/v1/blobs/{'0' * 64}"), 404, "digest")
         assert device.get(f"/v1/blobs/{digest}/upload").status_code == 404
+
+
+def test_a_report_in_parts_is_collected_by_the_leaf_and_counts_at_the_root(root, leaf):
+    with root.client() as owner, leaf.client() as device:
+        job = submit(owner, demand=1)
+        answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(owner, model(size=10_000))})
+        assert answer.status_code == 200, answer.text
+        task, update = task_for(device, "slow"), model(2.0, size=10_000)
+        path, headers = of(task), announced(task, update)
+        assert part(device, path, update[:7000], 0, last=False, **headers).json()["received_bytes"] == 7000
+        assert state(device, path, **headers) == (7000, False)
+        last = part(device, path, update[7000:], 7000, last=True, **headers)
+        assert (last.status_code, last.json()["complete"]) == (200, True)
+        view = owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
+        assert (view["state"], view["reported"], view["weight"]) == ("committed", 1, 7.0)
+        assert state(device, path, **headers)[1]
+        end(owner, job)
+
+
+def test_a_leaf_passes_parts_on_that_it_cannot_sum_up(root, leaf):
+    with root.client() as owner, leaf.client() as device:
+        job = submit(owner, demand=1, strategy="median")
+        answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(owner, model(size=10_000))})
+        assert answer.status_code == 200, answer.text
+        task, update = task_for(device, "slow"), model(2.0, size=10_000)
+        path, headers = of(task), announced(task, update)
+        assert part(device, path, update[:7000], 0, last=False, **headers).json()["received_bytes"] == 7000
+        assert state(owner, path, **headers) == (7000, False)
+        assert part(device, path, update[7000:], 7000, last=True, **headers).json()["complete"]
+        assert owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()["state"] == "committed"
+        end(owner, job)

@@ -66,7 +66,7 @@ class Rig:
     def __init__(self, root: Path, clock: Clock, **options: Any) -> None:
         self.clock = clock
         self.ledger = Ledger(f"sqlite+aiosqlite:///{root / 'ledger.sqlite'}")
-        self.blobs = DirectoryBlobs(root / "blobs", durable=False)
+        self.blobs = DirectoryBlobs(root / "blobs", quota_bytes=options.pop("quota_bytes", None), durable=False)
         self.data = DataPlane(self.blobs, root / "spool", max_uploads=options.pop("max_uploads", 8))
         policy = options.pop("policy", "fifo")
         planner = options.pop("planner", None) or get_policy(policy)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.control.rig import Clock, Rig
+from vennue.control import keeper as keeper_module
 from vennue.control.keeper import Keeper, Keeping
 from vennue.core.ids import Digest
 from vennue.core.job import JobSpec
@@ -166,3 +167,16 @@ async def test_it_collects_by_itself(rig):
         while rig.blobs.exists(digest):  # noqa: ASYNC110 - it is a file
             await asyncio.sleep(0.01)
     running.cancel()
+
+
+async def test_when_the_quota_is_nearly_used_up_it_collects_sooner(tmp_path, monkeypatch):
+    monkeypatch.setattr(keeper_module, "LOOK_S", 0.01)
+    async with Rig(tmp_path, Clock(), quota_bytes=1000) as rig:
+        collecting = asyncio.create_task(Keeper(rig.coordinator, Keeping()).run())
+        old = rig.blobs.put(b"x" * 901)
+        at = rig.blobs.path(old).stat().st_mtime - 600
+        os.utime(rig.blobs.path(old), (at, at))
+        async with asyncio.timeout(30):
+            while rig.blobs.exists(old):  # noqa: ASYNC110 - it is a file
+                await asyncio.sleep(0.01)
+        collecting.cancel()

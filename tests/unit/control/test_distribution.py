@@ -1,0 +1,110 @@
+"""Which form of a blob a caller gets: made once however many ask, and the blob itself where there is no better one."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from vennue.control import distribution as module
+from vennue.control.distribution import Distribution
+from vennue.core.errors import InvalidInput, NotFound
+from vennue.tensors.model import save
+from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.variants import Variants
+
+TEXT = b"the same line again\n" * 1000
+
+
+@pytest.fixture
+def blobs(tmp_path):
+    return DirectoryBlobs(tmp_path / "blobs", durable=False)
+
+
+@pytest.fixture
+def variants(tmp_path, blobs):
+    return Variants(tmp_path / "variants", blobs, max_bytes=2**20)
+
+
+@pytest.fixture
+def distribution(blobs, variants):
+    return Distribution(blobs, variants)
+
+
+class Gate:
+    """Holds up the making of variants."""
+
+    def __init__(self, variants: Variants, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open = threading.Event()
+        make = variants.make
+
+        def held(*arguments):
+            assert self.open.wait(30)
+            return make(*arguments)
+
+        monkeypatch.setattr(variants, "make", held)
+
+
+async def test_a_form_is_made_once_however_many_ask_for_it(blobs, variants, distribution):
+    digest = blobs.put(TEXT)
+    chosen = await asyncio.gather(*(distribution.choose(digest, zstd=True) for _ in range(100)))
+    assert len({one.path for one in chosen}) == 1
+    assert chosen[0].encoding == "zstd"
+    assert variants.made == 1
+
+
+async def test_a_caller_who_waits_too_long_gets_the_blob_and_later_ones_the_form(
+    blobs, variants, distribution, monkeypatch
+):
+    gate = Gate(variants, monkeypatch)
+    monkeypatch.setattr(module, "WAIT_S", 0.01)
+    digest = blobs.put(TEXT)
+    assert (await distribution.choose(digest, zstd=True)).path == blobs.path(digest)
+    gate.open.set()
+    monkeypatch.setattr(module, "WAIT_S", 30.0)
+    assert (await distribution.choose(digest, zstd=True)).encoding == "zstd"
+
+
+async def test_while_too_many_forms_are_being_made_callers_get_blobs(blobs, variants, distribution, monkeypatch):
+    gate = Gate(variants, monkeypatch)
+    digests = [blobs.put(TEXT + bytes([number])) for number in range(module.QUEUE + 1)]
+    waiting = [asyncio.create_task(distribution.choose(digest, zstd=True)) for digest in digests[:-1]]
+    await asyncio.sleep(0)
+    assert (await distribution.choose(digests[-1], zstd=True)).encoding is None
+    gate.open.set()
+    assert {one.encoding for one in await asyncio.gather(*waiting)} == {"zstd"}
+
+
+async def test_a_form_that_cannot_be_made_for_whatever_reason_is_the_blob(blobs, variants, distribution, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(variants, "make", fail)
+    digest = blobs.put(TEXT)
+    chosen = await distribution.choose(digest, zstd=True)
+    assert (chosen.path, chosen.sha256, chosen.size_bytes) == (blobs.path(digest), digest, len(TEXT))
+
+
+async def test_who_asks_for_a_delta_that_does_not_exist_gets_the_blob_compressed(blobs, distribution):
+    digest = blobs.put(save({"w": np.zeros(1000, np.float32)}))
+    for base in ("0" * 64, digest, blobs.put(save({"w": np.ones(10, np.float32)}))):
+        chosen = await distribution.choose(digest, zstd=True, base=base)
+        assert (chosen.variant, chosen.encoding) == (None, "zstd")
+        assert (await distribution.choose(digest, base=base)).path == blobs.path(digest)
+
+
+async def test_without_a_place_for_forms_there_are_none(blobs):
+    digest = blobs.put(TEXT)
+    distribution = Distribution(blobs)
+    assert (await distribution.choose(digest, zstd=True)).path == blobs.path(digest)
+    distribution.prune()
+
+
+async def test_what_does_not_exist_is_refused(blobs, distribution):
+    digest = blobs.put(TEXT)
+    with pytest.raises(NotFound):
+        await distribution.choose("0" * 64, zstd=True)
+    with pytest.raises(InvalidInput, match="no such rounding"):
+        await distribution.choose(digest, rounding="top-k")
+    with pytest.raises(InvalidInput, match="a delta is exact"):
+        await distribution.choose(digest, rounding="int8", base=digest)
