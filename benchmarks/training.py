@@ -17,7 +17,7 @@ import gzip
 import logging
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -184,7 +184,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     points: list[Point]
     examples_per_round: float
-    """Examples that a round's gradient steps took, repeated ones included."""
+    """About how many examples a round's gradient steps took, repeated ones included."""
 
     def reaches(self, target: float) -> Point | None:
         """The first model that is as accurate as that."""
@@ -303,17 +303,16 @@ def curves_table(setting: Setting, runs: Sequence[Run]) -> str:
 
 def draw_curves(path: Path, setting: Setting, runs: Sequence[Run]) -> None:
     """Accuracy and loss by round, the target across."""
-    accuracy = [
-        Curve(run.name, svg.series(at), [(point.round, point.accuracy) for point in run.points])
-        for at, run in enumerate(runs)
-    ]
-    loss = [
-        Curve(run.name, svg.series(at), [(point.round, point.loss) for point in run.points])
-        for at, run in enumerate(runs)
-    ]
+
+    def lines(figure: Callable[[Point], float]) -> list[Curve]:
+        return [
+            Curve(run.name, svg.series(at), [(point.round, figure(point)) for point in run.points])
+            for at, run in enumerate(runs)
+        ]
+
     panels = [
-        Panel("accuracy on held-out data", "rounds", accuracy, setting.target),
-        Panel("loss on held-out data, nats", "rounds", loss),
+        Panel("accuracy on held-out data", "rounds", lines(lambda point: point.accuracy), setting.target),
+        Panel("loss on held-out data, nats", "rounds", lines(lambda point: point.loss)),
     ]
     figures.write(path, f"{setting.task.title}: accuracy and loss by round", panels, columns=2)
 
