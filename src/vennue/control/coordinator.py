@@ -198,7 +198,7 @@ class Coordinator(Shell):
         """Why a job is where it is, when it may end, and what would change that."""
         self._hear_of(id)
         await self.settled()
-        return explanation(self.pool, self.explainer(), self._known(id), self.now())
+        return await asyncio.to_thread(explanation(self.pool, self.explainer(), self._known(id), self.now()))
 
     async def jobs(self, limit: int, after: JobId | None = None) -> JobList:
         """At most ``limit`` jobs, oldest first: the first ones, or those that came after this one.

@@ -7,22 +7,23 @@ profile, and the plan in force. Estimates say what follows if things stay as the
 import heapq
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from vennue.control.explain import MAX_BLOCKING, REPEATS, Explainer
-from vennue.control.hours import Hours, hours_of
+from vennue.control.hours import RECENT_S, Hours, hours_of
+from vennue.control.views import ANY_DEVICE
 from vennue.core.errors import InvalidInput
 from vennue.core.ids import JobId, Signature
-from vennue.core.job import Job
+from vennue.core.job import Job, JobSpec
 from vennue.core.pool import Pool
 from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.core.round import AttemptState
 from vennue.protocol import Change, Explanation, SharedRegion
 
-RECENT_S: Final = 900.0
 MAX_REGIONS: Final = 32
 MAX_CHANGES: Final = 6
 WORTH: Final = 1.1
@@ -34,26 +35,52 @@ _BOUND: Final = re.compile(r"device\.(\w+) (>=|>|<=|<) (-?\d+(?:\.\d+)?)(?![\w.]
 _MEMBER: Final = re.compile(r'"[^"\\]*" in device\.\w+')
 
 
-def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Explanation:
-    """Explain a job as it is at this moment."""
+def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Callable[[], Explanation]:
+    """Explain a job as it is at this moment.
+
+    What it takes of the pool is taken now. The rest is worked out by the function that is returned, without the pool
+    and so in any thread: in a pool of thousands of kinds of devices it takes as long as thousands of check-ins.
+    """
     hours = hours_of(pool.supply, now)
-    seen = _Seen(job.requirement, hours)
-    rate_per_s = pool.supply.rate(job.requirement, now)
-    regions = [] if job.state.terminal else _regions(pool, explainer, job)
+    any_per_s = pool.supply.rate(ANY_DEVICE, now)
+    any_now_per_s = pool.supply.recent_rate(ANY_DEVICE, now, span_s=RECENT_S)
     round_eta_s, job_eta_s = _etas(pool, explainer, job, now)
-    return Explanation(
+    regions = [] if job.state.terminal else _regions(pool, explainer, job)
+    told = Explanation(
         job=job.id,
         state=job.state.value,
         reason=explainer.reason(job),
-        supply_per_s=rate_per_s,
-        supply_now_per_s=pool.supply.recent_rate(job.requirement, now, span_s=RECENT_S),
-        supply_by_hour_per_s=_by_hour(seen, hours),
+        supply_per_s=0.0,
+        supply_now_per_s=0.0,
+        supply_by_hour_per_s=[],
         regions=regions,
         shares_with=list(dict.fromkeys(name for region in regions for name in region.jobs if name != job.id)),
         round_eta_s=round_eta_s,
         job_eta_s=job_eta_s,
-        changes=[] if job.state.terminal else _changes(pool, seen, job, rate_per_s, _ahead(regions), now)[:MAX_CHANGES],
+        changes=[],
     )
+    request = None if job.attempt is None else job.attempt.request
+    lacks_others = request.bound if request is not None and request.repeats >= REPEATS else None
+    requirement, spec, ended, schema = job.requirement, job.spec, job.state.terminal, pool.schema
+
+    def rest() -> Explanation:
+        seen = _Seen(requirement, hours)
+        per_count = any_per_s / max(sum(seen.counts), 1.0)
+        rate_per_s = per_count * seen.total
+        changes: list[Change] = []
+        if not ended:
+            changes += _other_requirements(seen, requirement, schema, spec, per_count, rate_per_s, _ahead(regions))
+        if not ended and rate_per_s > 0:
+            changes += _other_terms(spec, lacks_others, rate_per_s, _ahead(regions))
+        return msgspec.structs.replace(
+            told,
+            supply_per_s=rate_per_s,
+            supply_now_per_s=any_now_per_s * seen.recent / max(float(hours.recent.sum()), 1.0),
+            supply_by_hour_per_s=_by_hour(seen, hours),
+            changes=changes[:MAX_CHANGES],
+        )
+
+    return rest
 
 
 class _Seen:
@@ -72,6 +99,9 @@ class _Seen:
         self.eligible = [requirement.matches(kind) for kind in self.kinds]
         self.total = sum(n for n, meets in zip(self.counts, self.eligible, strict=True) if meets)
         """Check-ins over the day of devices that meet the requirement."""
+        meets_now = np.array(self.eligible, dtype=bool)[group] if group else np.zeros(0, dtype=bool)
+        self.recent = float(hours.recent[meets_now].sum())
+        """The latest of them: see `Hours`."""
         self._others = [row for row, meets in enumerate(self.eligible) if not meets]
 
     def more(self, looser: Requirement) -> float:
@@ -163,31 +193,37 @@ def _collection_s(pool: Pool, job: Job) -> float | None:
     return sum(other.collection_s for other in pool.jobs.values()) / rounds if rounds else None
 
 
-def _changes(pool: Pool, seen: _Seen, job: Job, rate_per_s: float, ahead: int, now: float) -> list[Change]:
-    """What would get the job's rounds their devices sooner, most effective first."""
-    spec = job.spec
-    per_count = pool.supply.rate(Requirement.parse("true"), now) / max(sum(seen.counts), 1.0)
+def _other_requirements(
+    seen: _Seen,
+    requirement: Requirement,
+    schema: AttributeSchema,
+    spec: JobSpec,
+    per_count: float,
+    rate_per_s: float,
+    ahead: int,
+) -> list[Change]:
+    """Requirements that would get the job's rounds their devices sooner, most effective first."""
     found = []
-    for text, what, count in _looser(job.requirement, seen, pool.schema):
+    for text, what, count in _looser(requirement, seen, schema):
         rate = per_count * count
         much = f"{rate / rate_per_s:.2g}×" if rate_per_s > 0 else f"{rate:.3g} per second instead of none"
         said = f"{what} the supply would be {much}"
         eta_s = (ahead + spec.wanted) / rate
         found.append(Change(field="requirement", value=text, text=said, supply_per_s=rate, eta_s=eta_s))
-    found.sort(key=lambda change: -change.supply_per_s)
-    return found + (list(_other_terms(job, rate_per_s, ahead)) if rate_per_s > 0 else [])
+    return sorted(found, key=lambda change: -change.supply_per_s)
 
 
-def _other_terms(job: Job, rate_per_s: float, ahead: int) -> Iterator[Change]:
-    """A smaller demand and a later deadline, where a round would otherwise not have its devices in time."""
-    spec = job.spec
+def _other_terms(spec: JobSpec, lacks_others: int | None, rate_per_s: float, ahead: int) -> Iterator[Change]:
+    """A smaller demand and a later deadline, where a round would otherwise not have its devices in time.
+
+    ``lacks_others`` is how many devices the round has, if all that come have served it already.
+    """
     if spec.mode == "async":
         return
-    request = None if job.attempt is None else job.attempt.request
-    if request is not None and request.repeats >= REPEATS:  # more time brings no other devices
-        if request.bound:
-            said = f"at demand {request.bound} the round would have its devices now"
-            yield Change(field="demand", value=request.bound, text=said, supply_per_s=rate_per_s, eta_s=0.0)
+    if lacks_others is not None:  # more time brings no other devices
+        if lacks_others:
+            said = f"at demand {lacks_others} the round would have its devices now"
+            yield Change(field="demand", value=lacks_others, text=said, supply_per_s=rate_per_s, eta_s=0.0)
         return
     fill_s = (ahead + spec.wanted) / rate_per_s
     if spec.deadline_s is None:

@@ -4,6 +4,7 @@ Rates over a whole day decide who is scarce; whether a job fits a night is decid
 snapshot of the supply, so they cost a few milliseconds, and nothing while nobody asks.
 """
 
+import math
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from vennue.core.supply import Supply
 
 HOURS: Final = 24
 HOUR_S: Final = 3600.0
+RECENT_S: Final = 900.0
+"""The span of what counts as now."""
 
 
 class Hours(NamedTuple):
@@ -24,6 +27,8 @@ class Hours(NamedTuple):
     """Check-ins by hour (oldest first) and profile."""
     observed_s: npt.NDArray[np.float64]
     """For how long the pool was observed in each hour."""
+    recent: npt.NDArray[np.float64]
+    """Check-ins by profile in the last `RECENT_S`, as `Supply.recent_rate` takes them."""
 
 
 def hours_of(supply: Supply, now: float) -> Hours:
@@ -40,4 +45,5 @@ def hours_of(supply: Supply, now: float) -> Hours:
     np.add.at(counts, hour, by_bucket)
     observed_s = np.zeros(HOURS)
     np.add.at(observed_s, hour, np.maximum(begins_s - ends_s, 0.0))
-    return Hours(attributes, counts, observed_s)
+    recent = by_bucket[-min(math.ceil(RECENT_S / bucket_s) + 1, len(by_bucket)) :].sum(axis=0)
+    return Hours(attributes, counts, observed_s, recent)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from vennue.control.explain import Explainer
+from vennue.control.hours import RECENT_S
 from vennue.core.effects import AttemptRecord
 from vennue.core.ids import Signature
 from vennue.core.job import Job, JobSpec
@@ -32,8 +33,6 @@ from vennue.protocol import (
 )
 from vennue.state.ledger import CommitRecord
 
-RECENT_S = 900.0
-"""The span of the pool's present check-in rate."""
 ANY_DEVICE = Requirement.parse("true")
 
 

@@ -14,7 +14,7 @@ from vennue.core.supply import Supply
 class Explained(World):
     def explain(self, job):
         self.pool.drain()
-        return explanation(self.pool, Explainer(self.pool, self.now), self.pool.jobs[job], self.now)
+        return explanation(self.pool, Explainer(self.pool, self.now), self.pool.jobs[job], self.now)()
 
 
 @pytest.fixture
@@ -120,3 +120,14 @@ def test_hours_are_counted_from_now_backwards():
     assert hours.counts[:, 0].tolist()[-3:] == [360, 360, 720]
     assert hours.observed_s.tolist()[-3:] == [3600, 3600, 3599]
     assert hours.observed_s[:21].sum() == 0
+
+
+def test_an_explanation_is_of_the_moment_it_was_asked_for_although_it_is_worked_out_later(world):
+    job = world.job("a", requirement=BIG, demand=30)
+    world.open(job)
+    told = world.explain(job)
+    rest = explanation(world.pool, Explainer(world.pool, world.now), world.pool.jobs[job], world.now)
+    world.pool.handle(CancelJob(job), world.now)
+    world.supply(100, 7)
+    assert rest() == told
+    assert told.changes != []
