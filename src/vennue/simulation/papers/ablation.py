@@ -1,6 +1,8 @@
-"""Study 2: what Venn's scheduling and its matching contribute, and how many tiers pay."""
+"""Study 2: what Venn's scheduling and its matching contribute, and when how many tiers pay."""
 
 from collections.abc import Sequence
+
+import msgspec
 
 from vennue.simulation.experiment import Experiment
 from vennue.simulation.options import PRESETS
@@ -18,13 +20,19 @@ _FAMILIES = {"fifo-match": "fifo with matching", "venn": "venn"}
 
 
 def experiments(scale: float, seeds: int) -> list[Experiment]:
-    """Two workloads under FIFO and Venn's scheduling, each with 1 (no matching) to 4 tiers."""
+    """Three workloads under FIFO and Venn's scheduling, each with 1 (no matching) to 4 tiers.
+
+    The third is `low` with a fifth of its jobs, so that rounds wait less for devices than for reports.
+    """
+    low, high = load("low"), load("high")
+    assert low.mixture is not None
+    light = msgspec.structs.replace(low, name="low, 10 jobs", mixture=msgspec.structs.replace(low.mixture, jobs=10))
     chosen = policies(_BASE, *(f"{name}:tiers={tiers}" for name in _FAMILIES for tiers in TIERS))
     return [
         Experiment(
-            workload=load(name).scaled(scale), policies=chosen, seeds=tuple(range(seeds)), options=PRESETS["faithful"]
+            workload=workload.scaled(scale), policies=chosen, seeds=tuple(range(seeds)), options=PRESETS["faithful"]
         )
-        for name in published.ABLATION
+        for workload in (low, high, light)
     ]
 
 
@@ -44,7 +52,7 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
             for tiers in TIERS:
                 runs = found.get(labels[family, tiers], [])
                 estimate = speedup(found.get(_BASE, []), runs)
-                paper = published.ABLATION[name].get(_part(family, tiers), None)
+                paper = published.ABLATION.get(name, {}).get(_part(family, tiers))
                 rows.append(
                     (
                         name, said_family if tiers > 1 else said_family.partition(" ")[0], str(tiers), said(estimate),
