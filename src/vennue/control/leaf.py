@@ -103,6 +103,7 @@ class Leaf:
         self._branches: dict[AttemptId, Branch] = {}
         self._opening: dict[AttemptId, asyncio.Task[Branch]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._refused_bytes = 0
         self._is_stopped = False
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -169,6 +170,11 @@ class Leaf:
     def waiting(self) -> int:
         """Reports that wait to be counted."""
         return sum(len(branch.waiting) for branch in self._branches.values())
+
+    @property
+    def refused_bytes(self) -> int:
+        """How much was received of reports and sums that were refused, or broken off."""
+        return self._refused_bytes + sum(branch.aggregator.refused_bytes for branch in self._branches.values())
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -402,6 +408,7 @@ class Leaf:
         await asyncio.shield(branch.closing)
         if self._branches.get(branch.view.attempt) is branch:
             del self._branches[branch.view.attempt]
+            self._refused_bytes += branch.aggregator.refused_bytes
 
     async def _tidy(self) -> None:
         """Forget attempts for which nothing comes any more."""

@@ -201,6 +201,9 @@ class _OperatorRoutes(Collector):
     def collect(self) -> Iterator[Metric]:
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"vennue_leaf_{name}", text, value=getattr(self._leaf.counters, name))
+        refused_bytes = self._leaf.refused_bytes
+        text = "Bytes received of reports and sums that were refused or broken off"
+        yield CounterMetricFamily("vennue_leaf_refused_bytes", text, value=refused_bytes)
         yield CounterMetricFamily("vennue_leaf_models_fetched", "Models downloaded", value=self._upstream.fetched)
         evicted = self._upstream.cache.evicted
         yield CounterMetricFamily("vennue_leaf_models_evicted", "Models removed to make room", value=evicted)

@@ -53,6 +53,11 @@ class Telemetry(Collector):
         pool = coordinator.pool
         for name, text in _COUNTERS.items():
             yield CounterMetricFamily(f"vennue_{name}", text, value=getattr(coordinator.counters, name))
+        yield CounterMetricFamily(
+            "vennue_refused_bytes",
+            "Bytes received of reports that were refused or broken off",
+            value=coordinator.data.refused_bytes,
+        )
         if self._keeper is not None:
             freed = self._keeper.freed_bytes
             yield CounterMetricFamily("vennue_freed_bytes", "Bytes of models removed for want of use", value=freed)

@@ -244,15 +244,21 @@ async def test_a_token_that_is_not_the_device_s_is_refused_before_the_body(rig, 
 async def test_an_update_that_does_not_fit_is_refused_at_the_leaf(rig, leaf):
     job, tasks = await round_of(rig, 1)
     for data in (update(float("nan")), update(1.0, size=3), update(1.0)[:-1]):
+        before = leaf.leaf.refused_bytes
         with pytest.raises(InvalidUpdate):
             await leaf.report(tasks[0], data=data)
+        assert before < leaf.leaf.refused_bytes <= before + len(data)
     with pytest.raises(InvalidUpdate, match="another round"):
         await leaf.leaf.receive(
             tasks[0].assignment, tasks[0].token, 1.0, {}, body(update(1.0)), model=sha256(b"another")
         )
     assert files(leaf) == []
+    refused_bytes = leaf.leaf.refused_bytes
     await leaf.report(tasks[0], 2.0)
     assert await result(rig, job) == 2.0
+    for known in list(leaf.leaf._branches.values()):
+        await leaf.leaf._forget(known)
+    assert leaf.leaf.refused_bytes == refused_bytes
 
 
 async def test_a_round_that_is_over_and_one_that_takes_no_sums_are_passed_on(rig, leaf):
