@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from tests.cases.actors import MODEL, adds_one, devices, opened, show
+from vennue.control.pacing import Pacing
 from vennue.core.tenant import Quota
 from vennue.testing import LocalPool, in_virtual_time
 
@@ -69,7 +70,7 @@ def test_a_policy_that_does_not_import_is_refused_and_the_one_in_force_stays(pol
 
 @in_virtual_time
 async def test_a_requirement_that_nobody_meets_any_more_while_its_round_waits_is_flagged_until_somebody_does():
-    async with LocalPool(stall_grace_s=1800.0) as pool:
+    async with LocalPool(stall_grace_s=1800.0, pacing=Pacing(idle_s=60.0)) as pool:
         job = await opened(pool, demand=3, requirement="device.ram_gb >= 8", round_limit_s=1e6)
         async with devices(adds_one(pool.device(device_id="large", attributes={"ram_gb": 8}))):
             await asyncio.sleep(600)
