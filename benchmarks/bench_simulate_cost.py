@@ -1,6 +1,6 @@
 """What a simulated check-in costs as worlds grow: in jobs, in requirements, and in devices.
 
-The work is always the same: 500 000 device-rounds, asked for by more or fewer jobs, under more or fewer requirements,
+The work is always the same: 200 000 device-rounds, asked for by more or fewer jobs, under more or fewer requirements,
 of more or fewer devices. Seconds are those of the processor. ``python -m benchmarks.bench_simulate_cost FILE.svg``
 draws the figures.
 """
@@ -16,13 +16,14 @@ from vennue.core.job import JobSpec
 from vennue.simulation.papers.plots import Panel, Series, lines
 from vennue.simulation.run import simulate
 from vennue.simulation.tables import Estimate
+from vennue.simulation.traces import open_check_ins
 from vennue.simulation.workload import JobTemplate
 
 POLICIES = ("fifo", "venn-sched", "venn")
 JOBS = (50, 200, 1000)
 REQUIREMENTS = (4, 16, 64)
 DEVICES = (1_000, 10_000, 100_000)
-DEVICE_ROUNDS = 500_000
+DEVICE_ROUNDS = 200_000
 GATE_PER_S = 2e6
 
 _CPU_SCORES = (1.0, 2.0, 4.0, 6.0, 7.0, 9.0, 12.0, 16.0)
@@ -65,8 +66,9 @@ def jobs(count: int, requirements: int, *, device_rounds: int = DEVICE_ROUNDS) -
 
 
 def _per_s(templates: Sequence[JobTemplate], policy: str, trace: str, preset: str) -> float:
+    check_ins = open_check_ins(trace, seed=0)
     started_at = time.process_time()
-    run = simulate(templates, policy, trace=trace, options=preset, engine="kernel")
+    run = simulate(templates, policy, trace=check_ins, options=preset, engine="kernel")
     return run.counters["check_ins"] / (time.process_time() - started_at)
 
 
