@@ -24,6 +24,9 @@ from vennue.simulation.run import simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
 from vennue.simulation.workload import JobTemplate
 
+EXAMPLES = int(os.environ.get("EXAMPLES", "0")) or settings().max_examples // 3
+"""Worlds per policy: a third of what the profile says (``soak``: thousands), unless the environment says otherwise."""
+
 REQUIREMENTS = ["true", "device.ram_gb >= 4", "device.ram_gb >= 8", "device.ram_gb < 8", "device.ram_gb < 2"]
 TABLE = DeviceTable({"ram_gb": [1.0, 4.0, 6.0, 8.0]})
 
@@ -227,14 +230,14 @@ def _equal(left: np.ndarray, right: np.ndarray) -> bool:
 
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: getattr(policy, "name", policy))
 @given(world=worlds(), data=st.data())
-@settings(max_examples=int(os.environ.get("EXAMPLES", "30")))
+@settings(max_examples=EXAMPLES)
 def test_both_engines_leave_the_same_run(policy: Any, world: dict[str, Any], data: st.DataObject):
     assert_they_agree(policy, world, data)
 
 
 @pytest.mark.parametrize("policy", LEARNING)
 @given(world=instructive_worlds(), data=st.data())
-@settings(max_examples=int(os.environ.get("EXAMPLES", "30")) // 3)
+@settings(max_examples=EXAMPLES // 3)
 def test_both_engines_learn_the_same(policy: str, world: dict[str, Any], data: st.DataObject):
     assert_they_agree(policy, world, data)
 
@@ -254,6 +257,7 @@ def both(policy: Any, parameters: dict[str, Any], world: dict[str, Any]) -> list
         simulate(
             policy=get_policy(policy, **parameters) if isinstance(policy, str) else policy(),
             engine=engine,
+            validate=engine == "kernel",
             keep_assignments=True,
             **world,
         )

@@ -144,7 +144,7 @@ class ReferenceEngine:
         self._sequence = itertools.count()
         self._finish_of: dict[AssignmentId, tuple[float, float]] = {}  # of live assignments: finish, end of session
         self._since: dict[AttemptId, float] = {}  # when an asynchronous attempt's current update began
-        self.usage = Usage(world.options.horizon_s)
+        self.usage = Usage(world.horizon_s)
         self._attempts: list[tuple[float, ...]] = []
         self._assignments: list[tuple[float, ...]] | None = [] if keep_assignments else None
         self._fates = [[0] * len(FATES) for _ in world.jobs]
@@ -173,8 +173,8 @@ class ReferenceEngine:
             finish_at = self._finishes[0][0] if self._finishes else math.inf
             poll_at = self._polls[0][0] if self._polls else math.inf
             at = min(math.inf if wake is None else wake, arrival_at, finish_at, poll_at, session_at)
-            if at >= self._options.horizon_s:
-                self.now = self._options.horizon_s
+            if at >= self._world.horizon_s:
+                self.now = self._world.horizon_s
                 return "horizon"
             self.now = at
             if at == wake:

@@ -19,7 +19,7 @@ from vennue.policies import get_policy
 from vennue.simulation.metrics import alone_s
 from vennue.simulation.options import Options
 from vennue.simulation.result import RunResult
-from vennue.simulation.run import Engine, describe, simulate
+from vennue.simulation.run import Engine, beyond_kernel, describe, simulate
 from vennue.simulation.traces import CheckIns, DevicePopulation, open_check_ins, open_population
 from vennue.simulation.traces.model import FloatArray
 from vennue.simulation.workload import Workload, check, draw
@@ -147,6 +147,16 @@ class Experiment:
             jobs = draw(self.workload, self.workload.seed + seed)
             worlds[seed] = World(jobs, check_ins, population, seed=seed, options=self.options)
         return worlds
+
+    def slow(self) -> dict[str, str]:
+        """The policies, by label, that the reference engine runs though nobody asked for it, and why."""
+        if self.engine != "auto" or self.validate or not self.policies:
+            return {}
+        (world,) = dataclasses.replace(self, seeds=self.seeds[:1]).check().values()
+        reasons = {
+            choice.label: beyond_kernel(world, get_policy(choice.name, **choice.parameters)) for choice in self.policies
+        }
+        return {label: reason for label, reason in reasons.items() if reason}
 
     def open(self, seed: int) -> tuple[CheckIns, DevicePopulation]:
         """The check-ins and the devices of the runs with this seed.

@@ -52,8 +52,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Least time between two plans; 0 plans at the first check-in after each change."""
     batch_window_s: NotNegative = 0.0
     """Check-ins wait up to this long for one another and are bound together; 0 binds each at once."""
-    horizon_s: Positive = 1000 * DAY_S
-    """The run ends here at the latest. Jobs that have not ended then make every average a lower bound."""
+    horizon_s: Positive | None = None
+    """The run ends here at the latest. Jobs that have not ended then make every average a lower bound. None: 30 days
+    after the last arrival, or ten times as long as it would take to serve all demand with one task per session, if that
+    is longer. Policies that spread devices over many rounds with deadlines may never end (`random`, `las`)."""
 
     def check(self) -> None:
         """Make sure that the options fit each other.

@@ -58,7 +58,8 @@ def simulate(
         options: what the run assumes, or the name of a preset.
         engine: the results are the same. ``kernel`` is a hundred times as fast and needs the extra ``sim``; ``auto``
             takes it where it is installed and can do the run, unless ``validate`` is set.
-        validate: check the core's invariants after every event (reference engine).
+        validate: check invariants: those of the core after every event (reference engine), or, when the engine is
+            ``kernel``, those that its memory can show every 10 000 events.
         keep_assignments: keep a row for every device bound.
         progress: told the fraction of device-rounds done, now and then.
         stop: asked now and then whether to stop; then, as on Ctrl-C, the result so far is returned, marked.
@@ -112,38 +113,30 @@ def simulate(
 def _engine(
     engine: Engine, world: World, planner: Planner, *, validate: bool, keep_assignments: bool
 ) -> "ReferenceEngine | KernelEngine":
-    if engine == "kernel" and validate:
-        raise InvalidInput(
-            "the invariants are those of the core, which only the reference engine runs", field="engine", value=engine,
-            fix="leave out the engine to validate",
-        )  # fmt: skip
-    if engine == "kernel" and not find_spec("numba"):
-        raise InvalidInput(
-            "the kernel needs numba", field="engine", value=engine, fix="pip install 'vennue[sim]', or leave it out"
-        )
-    beyond_kernel = _beyond_kernel(world, planner)
-    if engine == "kernel" and beyond_kernel:
-        raise InvalidInput(
-            f"the kernel does not know {beyond_kernel}", field="engine", value=engine, fix="leave out the engine"
-        )
-    if engine == "reference" or validate or beyond_kernel or not find_spec("numba"):
+    reason = beyond_kernel(world, planner)
+    if engine == "kernel" and reason:
+        raise InvalidInput(reason, field="engine", value=engine, fix="leave out the engine")
+    if engine == "reference" or (validate and engine == "auto") or reason:
         return ReferenceEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
     from vennue.simulation.kernel.driver import KernelEngine
 
-    return KernelEngine(world, planner, keep_assignments=keep_assignments)
+    return KernelEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
 
 
-def _beyond_kernel(world: World, planner: Planner) -> str | None:
-    """What of a run only the core itself can do, if anything."""
+def beyond_kernel(world: World, planner: Planner) -> str | None:
+    """Why only the reference engine can make a run, if so."""
+    if not find_spec("numba"):
+        return "the kernel needs numba: pip install 'vennue[sim]'"
+    unknown = None
     if world.options.batch_window_s:
-        return "check-ins that wait for one another"
-    if any(job.spec.overcommit == "auto" for job in world.jobs):
-        return 'overcommit "auto"'
-    if getattr(planner, "sees_everyone", False):
-        return "policies that look at requests which need no device"
-    if getattr(planner, "learns", False) and type(planner) not in {FifoMatch, Venn}:
-        return "what your policy learns from reports"
-    return None
+        unknown = "check-ins that wait for one another"
+    elif any(job.spec.overcommit == "auto" for job in world.jobs):
+        unknown = 'overcommit "auto"'
+    elif getattr(planner, "sees_everyone", False):
+        unknown = "policies that look at requests which need no device"
+    elif getattr(planner, "learns", False) and type(planner) not in {FifoMatch, Venn}:
+        unknown = "what a policy of your own learns from reports"
+    return unknown and f"the kernel does not know {unknown}"
 
 
 def describe(planner: Planner) -> str:

@@ -28,6 +28,9 @@ STEP = 0.6180339887498949
 """The *k*-th uniform number of a session is the first plus *k* times this, modulo 1: the golden ratio spreads them."""
 
 MAX_SEED = 2**32 - 1
+_LEAST_HORIZON_S = 30 * DAY_S
+_HORIZON_PER_DEMAND = 10.0
+"""On the workloads of the Venn paper, the slowest policy that ends, `random-order`, takes 2.3 times as long as this."""
 _DISPATCH, _CHOICE = range(2)
 
 
@@ -114,6 +117,8 @@ class World:
         """For each kind, the profile that its devices check in with."""
         self.shares: FloatArray = np.bincount(regions.of_row, population.shares, len(self.kinds)).astype(np.float64)
         """For each kind, its expected share of devices."""
+        self.horizon_s = self._default_horizon_s() if options.horizon_s is None else options.horizon_s
+        """When the run ends at the latest."""
         self._check_feasible()
         self.expected_workload_s = float(np.median([job.workload_s for job in self.jobs]))
         """What a device's expected response time is given for."""
@@ -132,7 +137,7 @@ class World:
         options = self.options
         dispatch, choice = (np.random.default_rng((self.seed, purpose)) for purpose in (_DISPATCH, _CHOICE))
         first = 0
-        for block in self.check_ins.blocks(options.horizon_s, extend_s=options.extend_s):
+        for block in self.check_ins.blocks(self.horizon_s, extend_s=options.extend_s):
             count = len(block.time_s)
             devices = self.population(block.device)
             yield Batch(
@@ -198,12 +203,22 @@ class World:
                     fix="relax the requirement, or simulate other devices",
                 )  # fmt: skip
             earliest_s = min(earliest_s, job.arrival_s + self._least_s(job, share))
-        if self.options.horizon_s <= earliest_s:
+        if self.horizon_s <= earliest_s:
             raise InvalidInput(
-                f"no job can finish within {self.options.horizon_s:g} s; the first would at {earliest_s:.0f} s",
-                field="horizon_s", value=self.options.horizon_s, limit=round(earliest_s),
+                f"no job can finish within {self.horizon_s:g} s; the first would at {earliest_s:.0f} s",
+                field="horizon_s", value=self.horizon_s, limit=round(earliest_s),
                 fix="give a longer horizon, or scale the workload down",
             )  # fmt: skip
+
+    def _default_horizon_s(self) -> float:
+        """See `Options.horizon_s`. Of the demand under one requirement, and of all of it, the longer one counts."""
+        supplies = self.shares @ self.meets() * self.check_ins.rate_per_s
+        demands = np.zeros(len(self.requirements))
+        for job in self.jobs:
+            demands[job.requirement] += (job.spec.rounds or 0) * job.spec.goal
+        served = supplies > 0
+        least_s = max([demands.sum() / self.check_ins.rate_per_s, *(demands[served] / supplies[served])])
+        return self.jobs[-1].arrival_s + max(_LEAST_HORIZON_S, _HORIZON_PER_DEMAND * float(least_s))
 
     def _least_s(self, job: SimulatedJob, share: float) -> float:
         """A job takes at least this long, even alone and when devices come at twice their average rate.

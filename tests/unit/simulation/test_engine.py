@@ -9,11 +9,12 @@ from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.policies import Policy
-from vennue.simulation.options import Options, options
+from vennue.simulation.options import DAY_S, Options, options
 from vennue.simulation.result import Columns, RunResult
 from vennue.simulation.run import Engine, simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
 from vennue.simulation.workload import JobTemplate
+from vennue.simulation.world import World
 
 # On the mean device and link a task takes 30 s of training and 2 × 10 s of transfers: 50 s.
 MEAN = DevicePopulation(DeviceTable({"ram_gb": [4.0]}), Capacity([78.0], [13_736.0]))
@@ -188,3 +189,33 @@ def test_what_a_policy_of_ones_own_learns_is_known_to_the_core_only(policy: str 
     job = JobTemplate(JobSpec(name="j", demand=1, rounds=1, deadline_s=300.0), 0.0, 30.0)
     result = simulate([job], policy, trace=trace, population=MEAN, options=ONCE)
     assert result.engine == engine
+
+
+@both_engines
+@pytest.mark.parametrize("policy", ["random", "venn"])
+def test_invariants_hold_throughout_a_run(engine: Engine, policy: str):
+    trace = Trace(list(range(20)), list(range(0, 200, 10)), list(range(120, 320, 10)), period_s=400)
+    jobs = [JobTemplate(JobSpec(name=f"j{n}", demand=4, rounds=9, deadline_s=100.0), n * 20.0, 30.0) for n in range(4)]
+    given = options(horizon_s=20_000, poll_interval_s=5)
+    result = simulate(jobs, policy, trace=trace, population=MEAN, options=given, engine=engine, validate=True)
+    assert result.engine == engine
+    assert result.jobs["committed"].sum() > 0
+
+
+def test_a_job_that_never_ends_does_not_keep_a_run_going_for_ever():
+    trace = Trace([0], [10], [500], period_s=DAY_S)  # one device a day, for rounds of two
+    job = JobTemplate(JobSpec(name="j", demand=2, rounds=1, deadline_s=300.0), 0.0, 30.0)
+    given = options("faithful")
+    result = simulate([job], "fifo", trace=trace, population=MEAN, options=given)
+    assert (result.ended, result.end_s, result.complete) == ("horizon", 30 * DAY_S, False)
+
+
+def test_the_default_horizon_follows_the_demand_for_the_devices_that_can_serve_it():
+    trace = Trace([0, 1], [10, 20], [500, 500], period_s=DAY_S)  # two devices a day, half of them large
+    large = DevicePopulation(DeviceTable({"ram_gb": [4.0, 8.0]}), Capacity([78.0], [13_736.0]))
+    jobs = [
+        JobTemplate(JobSpec(name="j", demand=1, rounds=rounds, requirement=requirement), 500.0, 30.0)
+        for rounds, requirement in ((30, "device.ram_gb >= 8"), (4, "true"))
+    ]
+    world = World(jobs, trace, large, seed=0, options=options("faithful"))
+    assert world.horizon_s == 500.0 + 10 * 30 * DAY_S

@@ -17,6 +17,7 @@ from vennue.core.region import RequirementRegistry
 from vennue.core.round import lottery
 from vennue.policies.allocation import Regions
 from vennue.simulation.kernel import state as codes
+from vennue.simulation.kernel.checks import Checks
 from vennue.simulation.kernel.loop import advance, arrive, enter
 from vennue.simulation.kernel.setup import grown, link, new_plans, new_state, no_holders, offers_table, with_regions
 from vennue.simulation.kernel.state import Array
@@ -24,6 +25,7 @@ from vennue.simulation.result import FATES, Columns, End, Usage, in_order, job_c
 from vennue.simulation.world import Batch, World
 
 _EVENTS_PER_CALL = 500_000
+_EVENTS_PER_CHECK = 10_000
 
 
 class KernelEngine:
@@ -32,12 +34,15 @@ class KernelEngine:
     Args:
         world: the world.
         planner: the policy.
+        validate: check the invariants that the kernel's memory can show, every 10 000 events.
         keep_assignments: whether to keep a row for every device bound.
     """
 
     name = "kernel"
 
-    def __init__(self, world: World, planner: Planner, *, keep_assignments: bool = False) -> None:
+    def __init__(
+        self, world: World, planner: Planner, *, validate: bool = False, keep_assignments: bool = False
+    ) -> None:
         self._world = world
         self._planner = planner
         self._registry = RequirementRegistry()
@@ -45,7 +50,7 @@ class KernelEngine:
         self._bits = [-1] * len(world.jobs)
         self._requests: list[Request | None] = [None] * len(world.jobs)
         self._plan: Plan = EMPTY_PLAN
-        self.usage = Usage(world.options.horizon_s)
+        self.usage = Usage(world.horizon_s)
         self._state = new_state(world, planner, self.usage, keep_assignments=keep_assignments)
         self._plans = new_plans(world)
         self._clock = self._state.clock[0]
@@ -54,6 +59,7 @@ class KernelEngine:
         self._attempts: list[Array] = []
         self._assignments: list[Array] = []
         self._keep_assignments = keep_assignments
+        self._checks = Checks(self._plans.meets) if validate else None
 
     # -- the loop ---------------------------------------------------------------------------------------------------
 
@@ -72,8 +78,11 @@ class KernelEngine:
             codes.NEED_LOTTERIES: self._draw_lotteries,
             codes.PAUSED: lambda: None,
         }
+        events = _EVENTS_PER_CALL if self._checks is None else _EVENTS_PER_CHECK
         while True:
-            code = advance(self._state, self._plans, self._batch, len(self._batch.time_s), _EVENTS_PER_CALL)
+            code = advance(self._state, self._plans, self._batch, len(self._batch.time_s), events)
+            if self._checks is not None and code in {codes.PAUSED, codes.FINISHED, codes.HORIZON}:
+                self._checks.check(self._state)
             if code == codes.FINISHED:
                 return "finished"
             if code == codes.HORIZON:

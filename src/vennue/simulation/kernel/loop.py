@@ -313,6 +313,7 @@ def _bind(s: State, v: Any, job: int, now: float) -> None:
     c.generation += 1
     slot.generation = c.generation
     slot.device = v.device
+    slot.kind = v.kind
     slot.job = job
     slot.version = j.version
     slot.bound_at = now

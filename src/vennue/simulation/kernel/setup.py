@@ -70,7 +70,7 @@ def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments:
     count = len(world.jobs)
     clock = np.zeros(1, state.CLOCK)
     for name, value in {
-        "horizon_s": options.horizon_s,
+        "horizon_s": world.horizon_s,
         "bin_s": usage.bin_s,
         "limit_s": usage.limit_s,
         "poll_s": options.poll_interval_s,

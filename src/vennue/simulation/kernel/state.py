@@ -100,7 +100,7 @@ VISIT = _record(floats="end_s slowness link_s dispatch choice", ints="session de
 """A device in a session. Its assignment is the one in ``slot`` as long as that has the same generation."""
 
 SLOT = _record(
-    floats="bound_at expires_at finish_at end_s response_s", ints="generation device job version previous next"
+    floats="bound_at expires_at finish_at end_s response_s", ints="generation device kind job version previous next"
 )
 """A live assignment (generation 0: none), in a list of its job's."""
 
