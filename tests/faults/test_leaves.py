@@ -7,8 +7,8 @@ import pytest
 
 from tests.faults.leaf_world import simulate_leaves
 
-SEEDS = 60
-MORE_SEEDS = 240
+SEEDS = 40
+MORE_SEEDS = 260
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
