@@ -67,6 +67,6 @@ $(READY): pyproject.toml
 # torch is pinned so that the tests always run on one build; the package itself takes whichever the user has.
 $(READY_ALL): $(READY) .ci/services
 	@echo 'Installing optional libraries and services for the whole test suite (once) ...'
-	@$(PIP) install 'torch==2.13.0' --editable '.[dev,sklearn,torch]'
+	@$(PIP) install 'torch==2.13.0' --editable '.[dev,ray,sklearn,torch]'
 	@.ci/services
 	@touch $@
