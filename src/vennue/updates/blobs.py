@@ -91,8 +91,13 @@ class BlobStore(Protocol):
         """How much they may take."""
         ...
 
-    def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> BlobWriter:
+    def create(
+        self, *, expected: Digest | None = None, size_bytes: int | None = None, within_quota: bool = True
+    ) -> BlobWriter:
         """Begin a blob, with the digest and the size that it must have, where they are known.
+
+        What is of the pool's own making may exceed the quota (``within_quota``): a round's result would otherwise be
+        lost to uploads, with the work of all its devices.
 
         Raises:
             TooLarge: the announced size is more than the store takes.
@@ -192,9 +197,12 @@ class DirectoryBlobs:
     def quota_bytes(self) -> int | None:
         return self._files.quota_bytes
 
-    def create(self, *, expected: Digest | None = None, size_bytes: int | None = None) -> "DirectoryWriter":
+    def create(
+        self, *, expected: Digest | None = None, size_bytes: int | None = None, within_quota: bool = True
+    ) -> "DirectoryWriter":
         expected = None if expected is None else check_digest(expected)
-        return DirectoryWriter(self._files, f"{uuid.uuid4().hex}.new", expected, size_bytes)
+        name = f"{uuid.uuid4().hex}.new"
+        return DirectoryWriter(self._files, name, expected, size_bytes, within_quota=within_quota)
 
     def resume(self, expected: Digest, *, size_bytes: int | None = None, owner: str = "") -> "DirectoryWriter":
         return DirectoryWriter(self._files, _part(expected, owner), expected, size_bytes, resumable=True)
@@ -261,8 +269,10 @@ class DirectoryWriter:
         size_bytes: int | None,
         *,
         resumable: bool = False,
+        within_quota: bool = True,
     ) -> None:
         self._files = files
+        self._within_quota = within_quota
         self._path = files.begin(name)
         self._expected = expected
         self._size_bytes = size_bytes
@@ -281,7 +291,7 @@ class DirectoryWriter:
                     for chunk in self.read():
                         self._hash.update(chunk)
                         self._offset += len(chunk)
-            files.check_room(size_bytes or 0, self._offset)
+            files.check_room(size_bytes or 0, self._offset, within_quota=within_quota)
         except BaseException:
             self._close(keep=self._offset > 0)
             raise
@@ -296,7 +306,7 @@ class DirectoryWriter:
         try:
             if self._size_bytes is not None and after > self._size_bytes:
                 raise TooLarge("more bytes than announced", field="body", value=after, limit=self._size_bytes)
-            self._files.reserve(after, self._offset)
+            self._files.reserve(after, self._offset, within_quota=self._within_quota)
             self._offset = after
             with storage_errors("store a blob", self._path):
                 write_all(self._fd, view)
@@ -422,14 +432,14 @@ class _Files:
             self._writing.add(path)
         return path
 
-    def check_room(self, blob_bytes: int, before_bytes: int) -> None:
+    def check_room(self, blob_bytes: int, before_bytes: int, *, within_quota: bool = True) -> None:
         """Refuse a blob of ``blob_bytes``, of which ``before_bytes`` are there, if it is too large for the store."""
         if self._max_blob_bytes is not None and blob_bytes > self._max_blob_bytes:
             raise TooLarge(
                 "the blob is larger than this pool takes", field="body", value=blob_bytes, limit=self._max_blob_bytes
             )
         used_bytes = self.used_bytes + blob_bytes - before_bytes
-        if self.quota_bytes is not None and used_bytes > self.quota_bytes:
+        if within_quota and self.quota_bytes is not None and used_bytes > self.quota_bytes:
             raise OutOfSpace(
                 f"models would take {used_bytes} bytes of the disk, of which {self.quota_bytes} are theirs",
                 field="disk_quota_bytes",
@@ -439,10 +449,10 @@ class _Files:
                 "no job needs is removed by itself",
             )
 
-    def reserve(self, blob_bytes: int, before_bytes: int) -> None:
+    def reserve(self, blob_bytes: int, before_bytes: int, *, within_quota: bool) -> None:
         """Count the growth of a blob from ``before_bytes`` to ``blob_bytes``, if there is room for it."""
         with self._lock:
-            self.check_room(blob_bytes, before_bytes)
+            self.check_room(blob_bytes, before_bytes, within_quota=within_quota)
             self.used_bytes += blob_bytes - before_bytes
 
     def publish(self, path: Path, fd: int, digest: Digest) -> bool:

@@ -66,10 +66,10 @@ def commit_model(
     """
     slots = [_Slot(name, first, strategy, reported, memory, blobs) for name, first in strategy.slots().items()]
     with ExitStack() as stack:
-        model_writer = stack.enter_context(blobs.create(size_bytes=base.layout.total_bytes))
+        model_writer = stack.enter_context(blobs.create(size_bytes=base.layout.total_bytes, within_quota=False))
         model_writer.write(base.layout.header)
         for slot in slots:
-            slot.begin(stack.enter_context(blobs.create(size_bytes=slot.layout.total_bytes)))
+            slot.begin(stack.enter_context(blobs.create(size_bytes=slot.layout.total_bytes, within_quota=False)))
         for tensor in base.layout.tensors:
             for start, stop in base.blocks(tensor, BLOCK_ELEMENTS):
                 stored = base.read(tensor, start, stop)

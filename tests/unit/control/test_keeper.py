@@ -10,6 +10,7 @@ import pytest
 from tests.unit.control.rig import Clock, Rig
 from vennue.control import keeper as keeper_module
 from vennue.control.keeper import Keeper, Keeping
+from vennue.core.errors import OutOfSpace
 from vennue.core.ids import Digest
 from vennue.core.job import JobSpec
 from vennue.protocol import CheckInRequest, Managed
@@ -180,3 +181,13 @@ async def test_when_the_quota_is_nearly_used_up_it_collects_sooner(tmp_path, mon
             while rig.blobs.exists(old):  # noqa: ASYNC110 - it is a file
                 await asyncio.sleep(0.01)
         collecting.cancel()
+
+
+async def test_a_round_s_result_is_made_even_where_uploads_have_used_the_quota_up(tmp_path):
+    model = model_of(0.0)
+    async with Rig(tmp_path, Clock(), quota_bytes=len(model)) as rig:
+        digest = rig.blobs.put(model)
+        view, _ = await rig.coordinator.submit(JobSpec(name="job", demand=1))
+        assert rig.blobs.exists(await run_round(rig, view.id, 1, digest))
+        with pytest.raises(OutOfSpace):
+            rig.blobs.put(b"another")

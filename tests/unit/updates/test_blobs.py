@@ -149,6 +149,17 @@ def test_a_resumed_upload_is_not_read_again_unless_something_else_changed_its_fi
         assert upload.commit() == digest
 
 
+def test_what_the_pool_makes_itself_may_exceed_the_quota_and_uploads_then_may_not(tmp_path):
+    store = DirectoryBlobs(tmp_path, quota_bytes=1000)
+    store.put(DATA)
+    with store.create(size_bytes=500, within_quota=False) as result:
+        result.write(b"r" * 500)
+        result.commit()
+    assert store.used_bytes == 1500
+    with pytest.raises(OutOfSpace):
+        store.put(b"x")
+
+
 def test_the_quota_counts_what_an_earlier_process_left(tmp_path):
     store = DirectoryBlobs(tmp_path)
     store.put(DATA)
