@@ -55,9 +55,15 @@ def jobs_at_once(run: RunResult) -> FloatArray:
     return np.maximum(shared, 1.0)
 
 
+def shares_taken(run: RunResult, alone: FloatArray) -> FloatArray:
+    """Each job's completion time over T_i = M · sd_i: 1 is its fair share. Of an unfinished job, its time so far."""
+    ended_s = np.where(np.isnan(run.jobs["ended_s"]), run.end_s, run.jobs["ended_s"])
+    taken: FloatArray = (ended_s - run.jobs["arrival_s"]) / (jobs_at_once(run) * alone)
+    return taken
+
+
 def met_fair_share(run: RunResult, alone: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which jobs completed within T_i = M · sd_i of their arrival. Unfinished and failed ones did not."""
-    took_s = run.jobs["ended_s"] - run.jobs["arrival_s"]
+    """Which jobs completed within T_i of their arrival. Unfinished and failed ones did not."""
     completed = run.jobs["state"] == "completed"
-    met: npt.NDArray[np.bool_] = completed & (took_s <= jobs_at_once(run) * alone)
+    met: npt.NDArray[np.bool_] = completed & (shares_taken(run, alone) <= 1.0)
     return met

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from vennue.core.job import JobSpec
-from vennue.simulation.metrics import alone_s, jobs_at_once, met_fair_share
+from vennue.simulation.metrics import alone_s, jobs_at_once, met_fair_share, shares_taken
 from vennue.simulation.options import Options
 from vennue.simulation.run import simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
@@ -40,3 +40,9 @@ def test_jobs_that_overlap_share_the_pool_for_that_time():
 def test_an_unfinished_job_has_not_met_its_fair_share():
     result = simulate([job(0.0), job(0.0, rounds=9000)], "fifo", trace=TRACE, population=MEAN, options=ONCE)
     assert met_fair_share(result, np.array([1e9, 1e9])).tolist() == [True, False]
+
+
+def test_a_job_takes_a_multiple_of_its_fair_share():
+    result = simulate([job(0.0)], "fifo", trace=TRACE, population=MEAN, options=ONCE)
+    took_s = float(result.jobs["ended_s"][0])
+    assert shares_taken(result, np.array([took_s / 2.0])).tolist() == [2.0]

@@ -12,7 +12,7 @@ import msgspec
 
 from vennue.core.errors import InvalidInput
 from vennue.simulation.experiment import Experiment, Failure, Results, Told, run_experiment
-from vennue.simulation.metrics import met_fair_share
+from vennue.simulation.metrics import met_fair_share, shares_taken
 from vennue.simulation.options import PRESETS, Options
 from vennue.simulation.result import RunResult
 from vennue.simulation.tables import Estimate, categories, jct_s, unfinished
@@ -47,6 +47,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Per committed round."""
     fair: float
     """Share of the jobs that completed within their fair share."""
+    slowest: float
+    """The largest completion time of a job, as a multiple of its fair share."""
     end_s: float
     online_s: float
     """Device-time."""
@@ -86,6 +88,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
             scheduling_delay_s=float(run.jobs["scheduling_delay_s"].sum()) / rounds,
             collection_s=float(run.jobs["collection_s"].sum()) / rounds,
             fair=float(met_fair_share(run, alone_s).mean()),
+            slowest=float(shares_taken(run, alone_s).max()),
             end_s=run.end_s,
             online_s=float(run.usage["online_s"].sum()),
             busy_s=float(run.usage["busy_s"].sum()),
