@@ -16,7 +16,15 @@ from vennue.control.recorder import Recorder
 from vennue.control.tokens import Tokens
 from vennue.core.batch import Collected
 from vennue.core.binding import Assignment, Outcome
-from vennue.core.errors import InvalidInput, InvalidUpdate, NotFound, Overloaded, TooLate, VennueError
+from vennue.core.errors import (
+    InvalidInput,
+    InvalidUpdate,
+    NotFound,
+    Overloaded,
+    StorageError,
+    TooLate,
+    VennueError,
+)
 from vennue.core.events import Abort, Accept, CheckIn, Decline, Report
 from vennue.core.ids import AssignmentId, DeviceId, Digest, JobId, Signature, attempt_of, job_of
 from vennue.core.profile import expected_response_s
@@ -236,6 +244,9 @@ class Selector:
         coordinator = self._coordinator
         try:
             counted: bool = coordinator.apply(Report(receipt.assignment, device))
+        except StorageError:
+            # The pool is being rebuilt, and may have found the report by now: it stays, to count then or when repeated.
+            raise
         except VennueError:
             await coordinator.data.drop(receipt.assignment)
             raise

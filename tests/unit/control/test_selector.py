@@ -5,8 +5,17 @@ import asyncio
 import msgspec
 import pytest
 
-from tests.unit.control.rig import Clock, Rig, body, rig_at, sha256, until, update
-from vennue.core.errors import Forbidden, InvalidInput, InvalidUpdate, NotFound, Overloaded, TooLarge, TooLate
+from tests.unit.control.rig import DISK_FULL, Clock, Rig, body, rig_at, sha256, until, update
+from vennue.core.errors import (
+    Forbidden,
+    InvalidInput,
+    InvalidUpdate,
+    NotFound,
+    Overloaded,
+    StorageError,
+    TooLarge,
+    TooLate,
+)
 from vennue.core.ids import AssignmentId
 from vennue.protocol import CheckInRequest, DeclineRequest, Task
 
@@ -371,6 +380,39 @@ async def test_a_lease_that_runs_out_during_the_upload_leaves_nothing_of_the_rep
     await rig.report(other, 5.0)
     view = await rig.coordinator.round(job, 1, wait_s=20)
     assert (view.reported, rig.numbers(view.result)) == (1, [5.0, 5.0])
+
+
+@pytest.mark.parametrize("found", [True, False], ids=["found by the recovery", "too late for the recovery"])
+async def test_a_report_that_becomes_durable_while_the_pool_is_rebuilt_counts_and_is_not_removed(
+    rig, monkeypatch, found
+):
+    """The ledger fails during its upload; the recovery looks for reports after it is there, or before."""
+    monkeypatch.setattr("vennue.control.shell.RETRY_LEDGER_S", 0.0)
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    task = rig.task("d1")
+    looking, look = asyncio.Event(), asyncio.Event()
+    recover = rig.data.recover
+
+    async def slowly(attempt, committed):
+        before = [] if found else await recover(attempt, committed)
+        looking.set()
+        await look.wait()
+        return await recover(attempt, committed) if found else before
+
+    monkeypatch.setattr(rig.data, "recover", slowly)
+    rig.ledger.failure = DISK_FULL
+    with pytest.raises(StorageError):
+        await rig.job()
+    rig.ledger.failure = None
+    await looking.wait()
+    with pytest.raises(StorageError):
+        await rig.report(task, 7.0)
+    look.set()
+    await until(lambda: rig.coordinator.failure is None)
+    assert (await rig.report(task, 7.0)).duplicate  # its body is there already
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.attempt, rig.numbers(view.result)) == ("committed", 1, [7.0, 7.0])
 
 
 async def test_a_report_that_is_cut_off_leaves_nothing_and_may_be_sent_again(rig):
