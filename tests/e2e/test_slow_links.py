@@ -14,6 +14,7 @@ import pytest
 
 from tests.e2e.server_process import ServerProcess
 from vennue import Device, Job
+from vennue.core.errors import OutOfSpace
 from vennue.sdk import download
 from vennue.sdk.download import Download
 from vennue.sdk.retry import Retry
@@ -166,6 +167,17 @@ def test_a_report_that_breaks_half_way_goes_on_in_parts_and_counts_once(server, 
         assert proxy.up == []
         # The first attempt is lost; from then on, only the rest is sent.
         assert proxy.passed_up < 4 * MIB + 8 * MIB + MIB
+    np.testing.assert_array_equal(results[0]["w"], model["w"] + np.float32(1))
+
+
+def test_a_report_for_whose_parts_there_is_no_space_is_sent_whole(server, proxy, monkeypatch):
+    async def full(self: Wire, *arguments: object, **options: object) -> None:
+        raise OutOfSpace("models would take too much of the disk", field="disk_quota_bytes")
+
+    monkeypatch.setattr(Wire, "upload", full)
+    model = weights(100_000)
+    with Device(proxy.url, retry=QUICK) as device, one_round(server.url, model) as results:
+        add_one(device)
     np.testing.assert_array_equal(results[0]["w"], model["w"] + np.float32(1))
 
 

@@ -26,6 +26,7 @@ from vennue.core.errors import (
     InvalidRequirement,
     JobEnded,
     NotFound,
+    OutOfSpace,
     Overloaded,
     TooLate,
     VennueError,
@@ -174,14 +175,16 @@ class Assignment:
 
     async def _send(self, body: bytes, headers: dict[str, str], retry: Retry) -> None:
         path = f"/v1/assignments/{self.offer.assignment}"
-        if len(body) < PARTS_FROM_BYTES:
-            await self._wire.call(
-                "PUT", f"{path}/report", protocol.ReportReceipt, body=body, headers=headers, retry=retry
-            )
-            return
-        digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
-        headers = {**headers, protocol.REPR_DIGEST_HEADER: f"sha-256=:{digest}:"}
-        await self._wire.upload(path, body, headers=headers, retry=retry, whole=f"{path}/report")
+        if len(body) >= PARTS_FROM_BYTES:
+            digest = base64.b64encode(hashlib.sha256(body).digest()).decode()
+            announced = {**headers, protocol.REPR_DIGEST_HEADER: f"sha-256=:{digest}:"}
+            try:
+                await self._wire.upload(path, body, headers=announced, retry=retry, whole=f"{path}/report")
+            except OutOfSpace as error:
+                log.info("the report on %s cannot come in parts: %s", self.offer.assignment, error)
+            else:
+                return
+        await self._wire.call("PUT", f"{path}/report", protocol.ReportReceipt, body=body, headers=headers, retry=retry)
 
     async def decline(self, reason: str) -> None:
         self._check_open()

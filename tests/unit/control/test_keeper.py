@@ -148,6 +148,18 @@ async def test_when_space_is_short_the_grace_is_too(rig, keeper):
     assert await keeper.collect(hurried=True) == len(data)
 
 
+async def test_an_upload_that_nobody_goes_on_with_is_given_up_later_than_models_are(rig, keeper):
+    _, digest = blob("half an upload")
+    with rig.blobs.resume(digest) as upload:
+        upload.write(b"half")
+        upload.suspend()
+    (part,) = (rig.blobs._files._incoming).iterdir()
+    for hours, freed in ((5, 0), (7, 4)):
+        at = part.stat().st_ctime - hours * 3600
+        os.utime(part, (at, at))
+        assert await keeper.collect() == freed
+
+
 async def test_nothing_is_removed_while_the_ledger_fails(rig, keeper, monkeypatch):
     data, digest = blob("who knows")
     rig.blobs.put(data)
