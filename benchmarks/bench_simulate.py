@@ -16,6 +16,7 @@ from vennue.simulation.run import Engine, simulate
 from vennue.simulation.workload import load
 
 GATE_PER_S = 2e6
+LEARNING_GATE_PER_S = 1e6
 FULL_GATE_S = 60.0
 MEMORY_GATE_MB = 2000.0
 
@@ -26,9 +27,14 @@ def bench_simulate() -> Iterator[Result]:
     reference = _rate_per_s("venn-sched", scale=400, engine="reference")
     rate = max(_rate_per_s("venn-sched", scale=8) for _ in range(2))
     yield Result(name="simulate/venn-sched", value=rate, unit="/s", gate=GATE_PER_S, baseline=reference, ratio_gate=30)
+    rate = max(_rate_per_s("venn", scale=8) for _ in range(2))
+    yield Result(name="simulate/venn", value=rate, unit="/s", gate=LEARNING_GATE_PER_S)
     if os.environ.get("VENNUE_BENCH_FULL"):
-        _, seconds = _run("venn-sched", scale=1)
-        yield Result(name="simulate/full", value=seconds, unit="s", gate=FULL_GATE_S, higher_is_better=False)
+        for policy in ("venn-sched", "venn"):
+            _, seconds = _run(policy, scale=1)
+            yield Result(
+                name=f"simulate/full/{policy}", value=seconds, unit="s", gate=FULL_GATE_S, higher_is_better=False
+            )
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield Result(name="simulate/memory", value=peak_mb, unit="MB", gate=MEMORY_GATE_MB, higher_is_better=False)
 
