@@ -83,6 +83,9 @@ class Codec(ABC):
         ``start`` is as for ``read``, and ``scratch`` is as long as ``sums`` and of the same dtype.
         """
         values = self.read(update, tensor, start, start + len(sums), scratch)
+        if values.dtype != sums.dtype:  # numpy computes faster with one width than it mixes two
+            scratch[...] = values
+            values = scratch
         np.multiply(values, sums.dtype.type(weight), out=scratch)
         np.add(sums, scratch, out=sums)
 
