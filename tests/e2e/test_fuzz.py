@@ -72,7 +72,9 @@ def test_no_request_to_real_things_breaks_the_server(server, mode):
             @given(case=operation.as_strategy(mode, path_parameters=parameters, headers=headers))
             @settings(max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck))
             def try_it(case: schemathesis.Case[Any]) -> None:
-                excluded = [NOT_CLAIMED, negative_data_rejection] if case.path == ANY_BYTES else [NOT_CLAIMED]
+                excluded: list[Any] = (
+                    [NOT_CLAIMED, negative_data_rejection] if case.path == ANY_BYTES else [NOT_CLAIMED]
+                )
                 case.call_and_validate(excluded_checks=excluded)
 
             with suppress(Unsatisfiable):  # where everything is given, there is nothing left to get wrong

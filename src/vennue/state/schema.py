@@ -107,4 +107,4 @@ def _version(connection: sa.Connection) -> int:
     try:
         return 0 if value is None else int(value)
     except ValueError as error:
-        raise senseless("its schema version is no number", value) from error
+        raise senseless("its schema version is no number", str(value)) from error

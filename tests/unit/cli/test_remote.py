@@ -33,6 +33,6 @@ async def test_a_server_gives_the_pages_that_it_is_asked_for_and_refuses_what_is
         rest = (await client.get("/v1/jobs", params={"limit": 2, "after": page["next"]})).json()
         assert [job["spec"]["name"] for job in page["jobs"] + rest["jobs"]] == ["a", "b", "c"]
         assert rest["next"] is None
-        for query, field in (("limit=0", "limit"), ("limit=501", "limit"), ("limit=1.5", "limit"), ("after=x", "after")):
+        for query in ("limit=0", "limit=501", "limit=1.5", "after=x"):
             refused = await client.get(f"/v1/jobs?{query}")
-            assert (refused.status_code, refused.json()["field"]) == (422, field)
+            assert (refused.status_code, refused.json()["field"]) == (422, query.partition("=")[0])
