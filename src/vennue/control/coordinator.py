@@ -120,7 +120,7 @@ class Coordinator(Shell):
             raise InvalidInput(
                 f"must be 1 to {MAX_KEY} printable ASCII characters", field="Idempotency-Key", value=key[:MAX_KEY]
             )
-        self._check_working()
+        self.check_working()
         if managed is not None:
             check_managed(managed, spec)
             await self.data.check_model(Digest(managed.model))
@@ -297,7 +297,7 @@ class Coordinator(Shell):
             InvalidInput: there is no such policy, it does not import, or a parameter makes no sense.
         """
         planner = get_policy(choice.policy, **choice.parameters)
-        self._check_working()
+        self.check_working()
         self._chosen, self._planner = choice, planner
         self.pool.set_planner(planner)
         note_policy(choice, self._configured[0], self._journal.batch.notes)

@@ -42,6 +42,7 @@ class Leaves:
             TooLate: the attempt is not open.
         """
         coordinator = self._coordinator
+        coordinator.check_working()
         job = coordinator.pool.jobs.get(job_of(id))
         if job is None:
             raise NotFound(f"there is no attempt {id[:200]}", field="attempt", value=id[:200])
@@ -120,6 +121,7 @@ class Leaves:
                 raise
             except VennueError as error:
                 refused[report.assignment] = error.message
+        self._coordinator.check_working()
         if not counted_before and not refused:
             refused = self._without_place(attempt, manifest)
         if not counted_before and not refused:

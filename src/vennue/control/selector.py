@@ -194,6 +194,7 @@ class Selector:
             InvalidUpdate: the update does not fit the round's model.
         """
         device = self._device(id, token)
+        self._coordinator.check_working()
         data, counters = self._coordinator.data, self._coordinator.counters
         receipt = await data.receipt(id)
         counted = False
@@ -206,6 +207,7 @@ class Selector:
                 counted = await self._count(attempt, version, device, receipt)
                 repeated = receipt.duplicate  # of uploads that race, the one that is stored may not be first to count
             except VennueError as error:
+                self._coordinator.check_working()
                 # A repeat; or two uploads of one report have raced, and the second one is answered like a repeat.
                 receipt = await data.old_receipt(id)
                 if receipt is None:

@@ -319,7 +319,7 @@ class Shell:
             StorageError: the ledger has failed, and works no more yet.
             VennueError: the event makes no sense; nothing was changed by it.
         """
-        self._check_working()
+        self.check_working()
         driven = self._auditor or self.pool
         try:
             return driven.handle(event, self.now())
@@ -338,7 +338,7 @@ class Shell:
         Raises:
             StorageError: the ledger failed; what was applied has been forgotten.
         """
-        self._check_working()
+        self.check_working()
         pending = self._journal.settled()
         if pending is not None:
             await pending
@@ -347,7 +347,12 @@ class Shell:
         """Done when the attempt's record is durable; None when it is already."""
         return self._journal.settled() if self._journal.holds(attempt) else None
 
-    def _check_working(self) -> None:
+    def check_working(self) -> None:
+        """While the pool is rebuilt, nobody knows what is too late, or was counted before.
+
+        Raises:
+            StorageError: the ledger has failed, and works no more yet.
+        """
         if self._failure is not None:
             raise StorageError(
                 f"the server cannot save anything at this moment: {self._failure}", field="ledger", fix="try again soon"

@@ -272,6 +272,38 @@ async def test_a_sum_whose_round_ends_while_it_arrives_is_told_of_each_report(ri
     assert receipt.counted_before == [task.assignment for task in tasks[:2]]
 
 
+async def test_while_the_pool_is_rebuilt_no_report_is_told_to_be_too_late(rig, monkeypatch):
+    """The ledger fails and works again; meanwhile, for a moment, the data plane expects no attempt at all."""
+    monkeypatch.setattr("vennue.control.shell.RETRY_LEDGER_S", 0.0)
+    job, tasks = await started(rig)
+    await send(rig, "p1", tasks[0])
+    rebuilding, go_on, find = asyncio.Event(), asyncio.Event(), rig.data.recover
+
+    async def slowly(attempt, committed):
+        rebuilding.set()
+        await go_on.wait()
+        return await find(attempt, committed)
+
+    monkeypatch.setattr(rig.data, "recover", slowly)
+    rig.ledger.failure = StorageError("disk is full", field="ledger")
+    with pytest.raises(StorageError):
+        await rig.job()
+    rig.ledger.failure = None
+    await rebuilding.wait()
+    for asked in (
+        rig.report(tasks[1]),
+        send(rig, "p2", *tasks),
+        rig.leaves.attempt(attempt_of(tasks[0].assignment)),
+    ):
+        with pytest.raises(StorageError, match="cannot save anything at this moment"):
+            await asked
+    go_on.set()
+    await until(lambda: rig.coordinator.failure is None)
+    assert (await send(rig, "p3", *tasks)).counted_before == [tasks[0].assignment]
+    assert (await send(rig, "p4", *tasks[1:])).counted
+    assert (await rig.coordinator.round(job, 1, wait_s=20)).reported == 3
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
