@@ -24,6 +24,8 @@ from vennue.simulation.run import simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace
 from vennue.simulation.workload import JobTemplate
 
+pytestmark = pytest.mark.timeout(600)  # the first run of all compiles the kernel
+
 EXAMPLES = int(os.environ.get("EXAMPLES", "0")) or settings().max_examples // 3
 """Worlds per policy: a third of what the profile says (``soak``: thousands), unless the environment says otherwise."""
 

@@ -16,6 +16,8 @@ from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Tr
 from vennue.simulation.workload import JobTemplate
 from vennue.simulation.world import World
 
+pytestmark = pytest.mark.timeout(600)  # the first run of all compiles the kernel
+
 # On the mean device and link a task takes 30 s of training and 2 × 10 s of transfers: 50 s.
 MEAN = DevicePopulation(DeviceTable({"ram_gb": [4.0]}), Capacity([78.0], [13_736.0]))
 ONCE = Options(poll_interval_s=0, anonymous_sessions=True, dispatch_s=0, lease_s=None, overcommit=1, horizon_s=5000)

@@ -16,6 +16,8 @@ from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Tr
 from vennue.simulation.workload import JobTemplate
 from vennue.simulation.world import World
 
+pytestmark = pytest.mark.timeout(600)  # the first run of all compiles the kernel
+
 MEETS = np.ones((1, 1), np.uint8)
 
 
