@@ -38,7 +38,10 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for field in ("devices", "devices_per_day"):
             value = getattr(self, field)
             if value is not None and value < 0:
-                raise InvalidInput(f"must be at least 0, got {value}", field=f"quotas.{field}", value=value, limit=0)
+                raise InvalidInput(
+                    f"must be at least 0, got {value}", field=f"quotas.{field}", value=value, limit=0,
+                    fix="leave it out for any number of devices",
+                )  # fmt: skip
         if self.devices is None and self.devices_per_day is None:
             raise InvalidInput(
                 "a quota limits something", field="quotas", fix="give devices, devices_per_day, or leave it out"
