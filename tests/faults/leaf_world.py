@@ -310,6 +310,7 @@ def leaf_scenario(seed: int) -> Scenario:
             "replay": badness * rng.uniform(0, 0.2),
             "disconnect": badness * rng.uniform(0, 0.1),
         },
+        ledger={"crash_rate": badness * rng.uniform(0, 0.05), "fail_rate": badness * rng.choice((0.0, 0.05))},
         disk_s=rng.choice((0.0, 0.01, 1.0)),
         disk_fail_rate=rng.choice((0.0, badness * rng.uniform(0, 0.05))),
         disk_crash_rate=badness * rng.uniform(0, 0.03),

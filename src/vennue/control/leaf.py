@@ -143,10 +143,11 @@ class Leaf:
             await asyncio.wait(working)
         for branch in self._branches.values():
             branch.abandon(_stopped())
-            if branch.closing is None:
-                await self.uploads.in_thread(branch.aggregator.close, discard=branch.is_over)
-            else:
-                await branch.closing
+            closing = branch.closing or self.uploads.in_thread(branch.aggregator.close, discard=branch.is_over)
+            try:
+                await closing
+            except StorageError as error:
+                log.warning("%s", error)
         await self.uploads.stop()
 
     def _sending(self) -> list[asyncio.Task[None]]:
@@ -405,7 +406,10 @@ class Leaf:
         branch.is_over = True
         if branch.closing is None:
             branch.closing = asyncio.ensure_future(self.uploads.in_thread(branch.aggregator.close))
-        await asyncio.shield(branch.closing)
+        try:
+            await asyncio.shield(branch.closing)
+        except StorageError as error:  # what is left is removed, or sent again, by the next process
+            log.warning("%s", error)
         if self._branches.get(branch.view.attempt) is branch:
             del self._branches[branch.view.attempt]
             self._refused_bytes += branch.aggregator.refused_bytes

@@ -516,6 +516,24 @@ async def test_a_stop_while_the_root_is_away_tells_devices_to_ask_again_and_keep
         assert await result(rig, job) == 7.0
 
 
+async def test_a_spool_that_cannot_be_removed_stops_neither_the_leaf_s_end_nor_a_round_s(rig, tmp_path, monkeypatch):
+    def read_only(*_):
+        raise StorageError("cannot remove the spool: read-only file system", field="path")
+
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        _, tasks = await round_of(rig, 2)
+        await leaf.report(tasks[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(Spool, "discard", read_only)
+            (known,) = leaf.leaf._branches.values()
+            await leaf.leaf._forget(known)
+            assert leaf.leaf.attempts == 0
+            assert not (await leaf.report(tasks[1])).duplicate
+            (known,) = leaf.leaf._branches.values()
+            known.is_over = True
+            await leaf.leaf.stop(1.0)
+
+
 async def test_a_disk_that_is_full_delays_a_sum_and_loses_none_of_its_reports(rig, leaf, monkeypatch):
     job, tasks = await round_of(rig, 1)
     write, failures = branch._write, 2
