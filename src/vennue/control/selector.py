@@ -194,7 +194,6 @@ class Selector:
             InvalidUpdate: the update does not fit the round's model.
         """
         device = self._device(id, token)
-        self._coordinator.check_working()
         data, counters = self._coordinator.data, self._coordinator.counters
         receipt = await data.receipt(id)
         counted = False
