@@ -202,10 +202,6 @@ app.command(
 
 def run(arguments: Sequence[str]) -> ExitCode:
     """Run one command line and return its exit code; whatever goes wrong has been shown."""
-    # Before numpy is imported: its threads would only wait for one another, on models as small as the demo's.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # What the SDK says of single devices and retries is counted, or ends in an error of the command's own.
-    logging.getLogger("vennue.sdk").setLevel(logging.DEBUG if terminal.debugging() else logging.CRITICAL)
     as_json = "--json" in arguments
     try:
         code = app(list(arguments))
@@ -224,4 +220,8 @@ def run(arguments: Sequence[str]) -> ExitCode:
 
 def main() -> None:
     """Run the command line (the console script's entry point)."""
+    # Before numpy is imported: its threads would only wait for one another, on models as small as the demo's.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    # What the SDK says of single devices and retries is counted, or ends in an error of the command's own.
+    logging.getLogger("vennue.sdk").setLevel(logging.DEBUG if terminal.debugging() else logging.CRITICAL)
     sys.exit(run(sys.argv[1:]))
