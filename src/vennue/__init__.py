@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from vennue.core import errors
+from vennue import errors
 
 if TYPE_CHECKING:
     from vennue.core.job import JobSpec

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import vennue
+from vennue.core import errors
 
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
 
@@ -32,6 +33,14 @@ def test_the_package_is_marked_as_typed():
 def test_the_console_script_starts_the_command_line():
     (script,) = entry_points(group="console_scripts", name="vennue")
     assert callable(script.load())
+
+
+def test_every_error_can_be_imported_from_the_public_module():
+    from vennue.errors import JobEnded
+
+    assert JobEnded is vennue.errors.JobEnded is errors.JobEnded
+    theirs = {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)}
+    assert set(vennue.errors.__all__) == theirs
 
 
 @pytest.mark.parametrize("statement", ["import vennue", "import vennue.sdk", "import vennue.cli"])

@@ -37,7 +37,13 @@ def check_form(form: str) -> Form:
     for one in known:
         if one == form:
             return one
-    raise InvalidInput("no such form of a model", field="model_form", value=form, limit=", ".join(known), fix="use one")
+    raise InvalidInput(
+        "no such form of a model",
+        field="model_form",
+        value=form,
+        limit=", ".join(known),
+        fix="use one of " + ", ".join(known),
+    )
 
 
 @dataclass(frozen=True, slots=True)

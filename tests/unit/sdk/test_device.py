@@ -560,3 +560,8 @@ def test_tokens_stay_out_of_the_log(device, server, caplog):
         task.report(task.model, examples=1)
     assert caplog.records
     assert "secret" not in caplog.text
+
+
+def test_a_form_of_models_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(InvalidInput, match=r"model_form: .*use one of plain, compressed, delta, float16, .* int8"):
+        Device(SERVER, model_form="delat")
