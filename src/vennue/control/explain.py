@@ -99,7 +99,7 @@ class Explainer:
         elif silence_s >= self._stall_grace_s:
             code = "stalled"
             text = (
-                f"no eligible device has checked in for {silence_s:.0f} s, "
+                f"no eligible device has checked in for {_told(silence_s)}, "
                 f"though {rate_per_s:.3g} per second did over the last day"
             )
         else:
@@ -155,7 +155,7 @@ class Explainer:
         left_s = max(0.0, attempt.deadline_at - self._now)
         return Reason(
             code="collecting",
-            text=f"{reported} of {goal} reports of round {attempt.round} are in; at most {left_s:.0f} s are left",
+            text=f"{reported} of {goal} reports of round {attempt.round} are in; at most {_told(left_s)} are left",
             needs=0,
         )
 
@@ -188,7 +188,7 @@ class Explainer:
             eta_s = needs / first_rate
             return Reason(
                 code="filling",
-                text=f"{bound}; {first_rate:.3g} eligible devices check in per second, so about {eta_s:.0f} s to go",
+                text=f"{bound}; {first_rate:.3g} eligible devices check in per second, so about {_told(eta_s)} to go",
                 needs=needs,
                 supply_per_s=rate,
                 demand_ahead=0,
@@ -197,7 +197,7 @@ class Explainer:
         eta_s = (ahead + needs) / rate
         return Reason(
             code="behind-other-jobs",
-            text=f"{bound}; {', '.join(blocking)} come first and need {ahead} more; about {eta_s:.0f} s to go",
+            text=f"{bound}; {', '.join(blocking)} come first and need {ahead} more; about {_told(eta_s)} to go",
             needs=needs,
             supply_per_s=rate,
             demand_ahead=ahead,
@@ -278,3 +278,11 @@ class Explainer:
                 ahead += request.needs
             order = self._orders[signature] = (jobs, places)
         return order
+
+
+def _told(seconds: float) -> str:
+    """A length of time in the largest unit of which it has three: ``90 s``, ``25 min``, ``30 h``, ``7 days``."""
+    for unit, size_s in (("days", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 3 * size_s:
+            return f"{seconds / size_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
