@@ -89,7 +89,7 @@ def _part(family: str, tiers: int) -> str:
 ABLATION = Study(
     "ablation",
     "The Venn paper's ablation: matching alone, scheduling alone, both; one to four tiers.",
-    4.0,
+    64.0,
     experiments,
     findings,
 )

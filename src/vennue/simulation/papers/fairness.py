@@ -81,7 +81,7 @@ def _slowest(records: Sequence[Record]) -> Estimate | None:
 FAIRNESS = Study(
     "fairness",
     "The Venn paper's fairness: average JCT, and jobs that meet their fair share, as ε grows.",
-    4.0,
+    64.0,
     experiments,
     findings,
 )
