@@ -16,7 +16,7 @@ import random
 import ssl
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol, TypeVar
@@ -47,6 +47,7 @@ TIMEOUT = httpx.Timeout(60.0, connect=10.0)
 """Of single steps of a call, so a long upload may take longer; well above the longest long poll."""
 LIMITS = httpx.Limits(max_connections=4, max_keepalive_connections=2, keepalive_expiry=60.0)
 
+PIECE_BYTES = 256 * 1024
 PARTS_BYTES = 8 * 2**20
 """Models from this size on are uploaded in parts."""
 
@@ -113,7 +114,8 @@ class BlockingTransport:
         self._sleep = timing.sleep
 
     def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
-        return self._client.build_request(method, path, headers=dict(headers), content=body)
+        pieces = body if body is None or len(body) <= PIECE_BYTES else _Pieces(body)
+        return self._client.build_request(method, path, headers=_sized(headers, body), content=pieces)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         return self._client.send(request)
@@ -157,7 +159,8 @@ class AsyncioTransport:
         self._sleep = timing.sleep
 
     def build(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> httpx.Request:
-        return self._client.build_request(method, path, headers=dict(headers), content=body)
+        pieces = body if body is None or len(body) <= PIECE_BYTES else _AsyncPieces(body)
+        return self._client.build_request(method, path, headers=_sized(headers, body), content=pieces)
 
     async def send(self, request: httpx.Request) -> httpx.Response:
         return await self._client.send(request)
@@ -193,6 +196,31 @@ class AsyncioTransport:
         if self._options["transport"] is None:
             await self._client.aclose()
             self._client = httpx.AsyncClient(**self._options)
+
+
+class _Pieces:
+    """A long body in pieces, as often as it is asked for: what is left of a piece is copied each time some is sent."""
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self._body[start : start + PIECE_BYTES] for start in range(0, len(self._body), PIECE_BYTES))
+
+
+class _AsyncPieces:
+    """The same for asyncio."""
+
+    def __init__(self, body: bytes) -> None:
+        self._pieces = _Pieces(body)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces:
+            yield piece
+
+
+def _sized(headers: Mapping[str, str], body: bytes | None) -> dict[str, str]:
+    return dict(headers) if body is None else {**headers, "content-length": str(len(body))}
 
 
 def blocking(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -11,7 +11,7 @@ from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, model, problem
 from vennue import protocol
 from vennue.core import errors
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Wire, blocking, error_of
+from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking, error_of
 
 HEALTH = protocol.Health(status="ok", version="1")
 
@@ -313,3 +313,31 @@ def test_a_coroutine_that_would_suspend_is_refused():
 
     with pytest.raises(RuntimeError, match="about to suspend"):
         blocking(suspends())
+
+
+def test_a_long_body_is_sent_whole_with_its_length_as_often_as_it_takes():
+    body = bytes(range(256)) * 4096 + b"end"
+    seen: list[tuple[str, bytes]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append((request.headers["content-length"], request.read()))
+        assert "transfer-encoding" not in request.headers
+        return httpx.Response(503 if len(seen) == 1 else 200, json={})
+
+    timing = Timing(sleep=lambda _: None)
+    sender = Wire(BlockingTransport("http://pool", httpx.MockTransport(answer), timing), Retry(), timing)
+    blocking(sender.send("PUT", "/v1/blobs/x", body=body))
+    assert seen == [(str(len(body)), body)] * 2
+
+
+async def test_a_long_body_is_sent_whole_under_asyncio_too():
+    body = bytes(range(256)) * 4096 + b"end"
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        assert request.headers["content-length"] == str(len(body))
+        assert await request.aread() == body
+        return httpx.Response(200, json={})
+
+    timing = Timing()
+    sender = Wire(AsyncioTransport("http://pool", httpx.MockTransport(answer), timing), Retry(), timing)
+    await sender.send("PUT", "/v1/blobs/x", body=body)
