@@ -293,7 +293,7 @@ class DirectoryWriter:
                         self._offset += len(chunk)
             files.check_room(size_bytes or 0, self._offset, within_quota=within_quota)
         except BaseException:
-            self._close(keep=self._offset > 0)
+            self._close(keep=files.size_of(name) > 0)  # it may be there, and yet not be readable now
             raise
 
     @property

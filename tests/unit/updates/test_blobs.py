@@ -86,6 +86,22 @@ def test_a_writer_that_failed_to_open_does_not_block_the_next(tmp_path, monkeypa
     store.resume(OTHER).abort()
 
 
+def test_an_upload_that_cannot_be_opened_for_want_of_file_descriptors_goes_on_later(tmp_path, monkeypatch):
+    blobs = DirectoryBlobs(tmp_path)
+    digest = Digest(hashlib.sha256(b"first, second").hexdigest())
+    with blobs.resume(digest) as writer:
+        writer.write(b"first, ")
+        writer.suspend()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", lambda *arguments: (_ for _ in ()).throw(OSError(errno.EMFILE, "too many open")))
+        with pytest.raises(StorageError):
+            blobs.resume(digest)
+    assert blobs.used_bytes == blobs.received(digest) == 7
+    with blobs.resume(digest) as writer:
+        writer.write(b"second")
+        assert writer.commit() == digest
+
+
 def test_a_write_that_stops_short_is_continued(tmp_path, monkeypatch):
     store = DirectoryBlobs(tmp_path)
     write = os.write
