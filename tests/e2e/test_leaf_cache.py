@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.server_process import ServerProcess, model
 from tests.e2e.test_blobs_http import announced, of, part, state
-from tests.e2e.test_server_api import end, is_problem, put, sha256, submit, task_for
+from tests.e2e.test_server_api import end, is_problem, put, report, sha256, submit, task_for
 
 KEY = "a secret of leaves"
 CACHE_BYTES = 3_500_000
@@ -70,6 +70,51 @@ def test_the_cache_is_bounded_and_what_was_not_used_for_the_longest_goes(root, l
         assert metric(leaf, "vennue_leaf_models_fetched_total") == 5
         assert device.get(f"/v1/blobs/{digests[0]}").content == models[0]
         assert metric(leaf, "vennue_leaf_models_fetched_total") == 6
+
+
+def test_models_that_come_at_once_wait_for_room_in_the_cache(root, leaf):
+    models = [model_of(seed) for seed in range(20, 26)]
+    with root.client() as owner:
+        digests = [put(owner, data) for data in models]
+
+    async def ask_for_all() -> list[str]:
+        async with httpx.AsyncClient(base_url=leaf.url, timeout=60) as client:
+            answers = await asyncio.gather(*(client.get(f"/v1/blobs/{digest}") for digest in digests * 5))
+        return [sha256(answer.content) for answer in answers]
+
+    assert asyncio.run(ask_for_all()) == digests * 5
+    assert metric(leaf, "vennue_leaf_cache_bytes") <= CACHE_BYTES
+
+
+def test_a_leaf_with_a_wrong_key_says_so_and_its_devices_may_turn_elsewhere(root, tmp_path):
+    leaf = ServerProcess(tmp_path / "other", role="leaf", root=root.url, leaf_key="another secret of leaves")
+    with leaf, root.client() as owner, leaf.client() as device:
+        job = submit(owner, demand=1)
+        answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(owner, model())})
+        assert answer.status_code == 200, answer.text
+        task = task_for(device, "misled")
+        assert "VENNUE_LEAF_KEY" in is_problem(report(device, task, model(1.0)), 503, "root")["fix"]
+        ready = device.get("/readyz")
+        assert ready.status_code == 503
+        assert "not the pool's key" in ready.json()["reason"]
+        assert report(owner, task, model(1.0)).status_code == 200
+        end(owner, job)
+
+
+def test_a_leaf_does_not_start_on_a_roots_directory_whose_reports_it_would_remove(root, tmp_path):
+    with ServerProcess(tmp_path / "data") as other, other.client() as owner:
+        job = submit(owner, demand=2)
+        answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(owner, model())})
+        assert answer.status_code == 200, answer.text
+        assert report(owner, task_for(owner, "one"), model(1.0)).status_code == 200
+        other.kill()
+    leaf = ServerProcess(tmp_path / "data", role="leaf", root=root.url, leaf_key=KEY)
+    assert leaf.wait() != 0
+    assert "a root's" in leaf.log
+    with ServerProcess(tmp_path / "data") as again, again.client() as owner:
+        assert report(owner, task_for(owner, "two"), model(3.0)).status_code == 200
+        view = owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
+        assert (view["state"], view["reported"]) == ("committed", 2)
 
 
 def test_a_model_that_is_larger_than_the_cache_is_refused_with_the_numbers(root, leaf):

@@ -141,8 +141,12 @@ class _BlobRoutes(BlobRoutes):
         return [route for route in super().routes() if route.handler == self.get]
 
     async def get(self, request: Request) -> Answer:
-        await self._upstream.fetch(check_digest(request.params["sha256"]))
-        return await super().get(request)
+        digest = check_digest(request.params["sha256"])
+        while True:
+            await self._upstream.fetch(digest)
+            answer = await super().get(request)
+            if self._upstream.cache.use(digest):  # or it had to go while another form of it was made
+                return answer
 
 
 class _OperatorRoutes(Collector):
@@ -190,7 +194,7 @@ class _OperatorRoutes(Collector):
     async def readyz(self, _: Request) -> Answer:
         if self._leaf.stopping:
             return json_answer(Health(status="stopping", version=self._version), status=503)
-        failure = self._upstream.failure
+        failure = self._upstream.failure or self._upstream.refusal
         if failure is not None:
             return json_answer(Health(status="failing", version=self._version, reason=failure), status=503)
         return json_answer(Health(status="ok", version=self._version))

@@ -32,7 +32,7 @@ from vennue.control.keeper import Keeper
 from vennue.control.leaf import Leaf
 from vennue.control.recorder import Recorder
 from vennue.control.selector import Selector
-from vennue.core.errors import Conflict, InvalidInput, Unavailable, VennueError
+from vennue.core.errors import Conflict, InvalidInput, StorageError, Unavailable, VennueError
 from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.policies import get_policy, load_policies
 from vennue.server.app import App
@@ -44,7 +44,7 @@ from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
 from vennue.state.ledger import Ledger, SqlLedger
 from vennue.updates.blobs import BlobStore, DirectoryBlobs
-from vennue.updates.cache import BlobCache
+from vennue.updates.cache import SERVED_S, BlobCache
 from vennue.updates.strategies import load_strategies
 from vennue.updates.variants import Variants
 
@@ -175,8 +175,15 @@ async def _leaf(
     config: ServerConfig, directory: DataDirectory, blobs: BlobStore, stack: AsyncExitStack
 ) -> tuple[Application, Callable[[], None]]:
     """A leaf of the pool; and what announces the stop."""
+    if directory.ledger.exists():  # whose reports would look like those of rounds that are over, and be removed
+        raise StorageError(
+            "the data directory is a root's",
+            field="data_dir",
+            value=str(directory.path),
+            fix="give the leaf a directory of its own",
+        )
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log every call of every device
-    upstream = HttpUpstream(config.root, config.leaf_key, BlobCache(blobs))
+    upstream = HttpUpstream(config.root, config.leaf_key, BlobCache(blobs, rest_s=SERVED_S))
     stack.push_async_callback(upstream.close)
     flush = Flush(
         reports=min(config.leaf.flush_reports, MAX_TOGETHER),

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from vennue.core.errors import InvalidInput, Unavailable, VennueError
+from vennue.core.errors import Forbidden, InvalidInput, Unavailable, VennueError
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import (
     COMPLETE_HEADER,
@@ -37,6 +37,9 @@ CHUNK_BYTES: Final = 2**20
 TIMEOUT: Final = httpx.Timeout(120.0, connect=5.0)
 """Of single steps. A sum is answered when it counts, which waits for nothing but disks."""
 CONNECTIONS: Final = 256
+ROOM_S: Final = 30.0
+"""How long a download waits for others to leave it room in the cache."""
+ROOM_POLL_S: Final = 0.1
 PASSED_ON: Final = (
     "authorization",
     "content-type",
@@ -78,11 +81,15 @@ class HttpUpstream:
         """Models that were downloaded."""
         self.failure: str | None = None
         """Why the last call could not be made, if it could not."""
+        self.refusal: str | None = None
+        """Why the last call that needs the key was refused, if it was for the key."""
         self._key = {"authorization": f"Bearer {key}"}
         self.cache = cache
         self.pinned: Callable[[], AbstractSet[Digest]] = frozenset
         """The models that must stay."""
         self._fetching: dict[Digest, asyncio.Task[None]] = {}
+        self._coming: dict[Digest, tuple[BlobWriter, int]] = {}
+        """Models for which there is room, and their sizes."""
         self._client = httpx.AsyncClient(
             base_url=url,
             timeout=TIMEOUT,
@@ -148,7 +155,8 @@ class HttpUpstream:
         options["headers"] = {**options.get("headers", {}), **self._key}
         response = await self._sent(method, path, **options)
         if not response.is_success:
-            raise error_of(response)
+            raise self._refused(error_of(response))
+        self.refusal = None
         try:
             return msgspec.json.decode(response.content, type=answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -187,6 +195,7 @@ class HttpUpstream:
                     fix="look for a proxy or a cache between this leaf and its root that changes bodies",
                 ) from error
         finally:
+            self._coming.pop(digest, None)
             writer.suspend()  # nothing happens to what is committed
         self.cache.use(digest)
         self.fetched += 1
@@ -205,10 +214,30 @@ class HttpUpstream:
                 raise error_of(response)
             skip = 0 if response.status_code == httpx.codes.PARTIAL_CONTENT else writer.offset
             left = int(response.headers.get("content-length", 0)) - skip
-            await asyncio.to_thread(self.cache.make_room, left, self.pinned())
+            await self._make_room(digest, writer, writer.offset + left)
             async for chunk in response.aiter_bytes(CHUNK_BYTES):
                 await asyncio.to_thread(writer.write, memoryview(chunk)[skip:])
                 skip = max(0, skip - len(chunk))
+
+    async def _make_room(self, digest: Digest, writer: BlobWriter, size_bytes: int) -> None:
+        """Make room for a model beside others on their way, or wait for them. Without any, the store refuses it."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + ROOM_S
+        while self.cache.can_hold(size_bytes, self.pinned()) and loop.time() < until:
+            others = sum(end - other.offset for key, (other, end) in self._coming.items() if key != digest)
+            self._coming[digest] = writer, size_bytes
+            needed = others + size_bytes - writer.offset
+            if await asyncio.to_thread(self.cache.make_room, needed, self.pinned()):
+                return
+            del self._coming[digest]
+            await asyncio.sleep(ROOM_POLL_S)
+
+    def _refused(self, error: VennueError) -> VennueError:
+        """What an error of a call with the key is to devices: that the key is wrong is no fault of theirs."""
+        if not isinstance(error, Forbidden):
+            return error
+        self.refusal = f"{self.url} refuses this leaf: {error.message}"
+        return Unavailable(self.refusal, field="root", fix=error.fix)
 
     def _unreachable(self, error: Exception) -> VennueError:
         cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -40,15 +40,28 @@ def test_nothing_goes_while_there_is_room(blobs):
     assert set(blobs.list()) == {a, b}
 
 
-def test_what_is_pinned_stays_and_what_does_not_fit_then_is_refused(blobs):
+def test_what_is_pinned_stays_and_nothing_goes_for_what_does_not_fit_then(blobs):
     cache = BlobCache(blobs)
     digests = [put(blobs, letter) for letter in (b"a", b"b", b"c")]
     for digest in digests:
         cache.use(digest)
-    cache.make_room(2000, {digests[0], digests[1]})
-    assert set(blobs.list()) == set(digests[:2])
+    pinned = {digests[0], digests[1]}
+    assert not cache.make_room(2000, pinned)
+    assert not cache.can_hold(2000, pinned)
+    assert set(blobs.list()) == set(digests)
+    assert cache.make_room(1000, pinned)
+    assert set(blobs.list()) == pinned
     with pytest.raises(OutOfSpace, match="VENNUE_LEAF_CACHE_BYTES"):
         blobs.put(b"d" * 2000)
+
+
+def test_what_was_used_a_moment_ago_stays_for_whoever_is_about_to_send_it(blobs):
+    cache = BlobCache(blobs, rest_s=3600.0)
+    digest = put(blobs, b"a")
+    cache.use(digest)
+    assert not cache.make_room(2500)
+    assert cache.can_hold(2500)
+    assert list(blobs.list()) == [digest]
 
 
 def test_what_an_earlier_process_has_cached_goes_in_the_order_of_its_age(blobs):
