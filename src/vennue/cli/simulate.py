@@ -35,6 +35,7 @@ def simulate(
     workload: str,
     *,
     policy: str = "random-order,fifo,srsf,venn",
+    policy_file: list[Path] | None = None,
     seeds: int = 1,
     seed: int = 0,
     preset: PresetName = "default",
@@ -60,6 +61,7 @@ def simulate(
             resource), or a YAML file.
         policy: Names, separated by commas; the first is what the others are compared with. Parameters follow a name,
             as in venn:tiers=2:epsilon=1.
+        policy_file: A Python file that defines a policy of your own; may be repeated.
         seeds: Number of seeds. From two on, there are confidence intervals.
         seed: The first of them.
         preset: What the run assumes: default is how Vennue behaves, faithful how the Venn paper's simulator does.
@@ -100,6 +102,7 @@ def simulate(
         options=options(preset, **assumed),
         engine=engine,
         validate=validate,
+        policy_files=tuple(str(path) for path in policy_file or ()),
     )
     _check_outputs(report, parquet, perfetto)
     for label, reason in experiment.slow().items():

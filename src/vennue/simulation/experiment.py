@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from vennue.core.errors import InvalidInput, VennueError
-from vennue.policies import get_policy
+from vennue.policies import available, get_policy, load_policies
 from vennue.simulation.metrics import alone_s
 from vennue.simulation.options import Options
 from vennue.simulation.result import RunResult
@@ -102,6 +102,10 @@ class Experiment:
         options: what the runs assume.
         engine: which engine runs them.
         validate: whether to check the core's invariants after every event.
+        policy_files: Python files that define policies; they are loaded at once, and wherever runs are made.
+
+    Raises:
+        InvalidInput: a file with policies that is not there, does not import or defines none.
     """
 
     workload: Workload
@@ -113,6 +117,11 @@ class Experiment:
     options: Options = dataclasses.field(default_factory=Options)
     engine: Engine = "auto"
     validate: bool = False
+    policy_files: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for path in self.policy_files:
+            load_policies(path)
 
     @property
     def labels(self) -> list[str]:
@@ -173,6 +182,9 @@ class Experiment:
     def simulate(self, run: Run, progress: Callable[[float], None], stop: Callable[[], bool]) -> Outcome:
         """One of the runs. Whatever goes wrong in it is its own affair."""
         try:
+            if run.policy.name not in available():  # this is a process or a node that has yet to load them
+                for path in self.policy_files:
+                    load_policies(path)
             check_ins, population = self.open(run.seed)
             return simulate(
                 self.workload, run.policy.name, parameters=run.policy.parameters, seed=run.seed, trace=check_ins,
@@ -296,6 +308,7 @@ def as_document(experiment: Experiment) -> dict[str, object]:
         "options": msgspec.to_builtins(experiment.options),
         "engine": experiment.engine,
         "validate": experiment.validate,
+        "policy_files": list(experiment.policy_files),
     }
 
 

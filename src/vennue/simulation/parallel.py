@@ -10,6 +10,7 @@ import importlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -121,8 +122,9 @@ def _in_pool(
         fractions[index] = _NOT_BEGUN
     lost: list[int] = []
     defined_in = {type(get_policy(choice.name, **choice.parameters)).__module__ for choice in experiment.policies}
+    importable = sys.modules.keys() - {"__main__"}  # what comes from the experiment's files is no module's
     executor = ProcessPoolExecutor(
-        min(workers, len(indices)), context, _begin, (fractions, stopping, defined_in - {"__main__"})
+        min(workers, len(indices)), context, _begin, (fractions, stopping, defined_in & importable)
     )
     try:
         with _uninterrupted():  # the processes start with the first of these, and inherit what is blocked

@@ -1,5 +1,6 @@
 """Experiments: what is refused before the work, what a failure or an interrupt leaves, and what processes change."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -148,6 +149,24 @@ def test_a_policy_that_a_module_registers_is_known_in_processes_too():
     (failure, other) = run_experiment(experiment("test-raises", seeds=(0, 1)), workers=2).failures
     assert "seven devices" in failure.reason
     assert "seven devices" in other.reason
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_policy_in_a_file_takes_part_wherever_runs_are_made(tmp_path, workers):
+    path = tmp_path / "policy.py"
+    path.write_text(
+        f"from vennue.policies.fifo import Fifo\nclass Mine(Fifo):\n    name = 'test-from-a-file-{workers}'\n"
+    )
+    asked = experiment("fifo", seeds=(0, 1))
+    with_file = dataclasses.replace(
+        asked,
+        policies=(*asked.policies, PolicyChoice(f"test-from-a-file-{workers}")),
+        policy_files=(str(path),),
+    )
+    found = run_experiment(with_file, workers=workers)
+    assert not found.failures
+    fifo, mine = found.runs[:2], found.runs[2:]
+    assert [run.jobs["ended_s"].tolist() for run in mine] == [run.jobs["ended_s"].tolist() for run in fifo]
 
 
 def test_a_process_that_dies_takes_no_other_run_with_it():
