@@ -35,7 +35,7 @@ def test_it_holds_every_file_of_the_source(wheel):
     source = {
         path.relative_to(REPOSITORY / "src").as_posix()
         for path in (REPOSITORY / "src/vennue").rglob("*")
-        if path.is_file() and path.parent.name != "__pycache__"
+        if path.is_file() and "__pycache__" not in path.parts
     }
     assert source <= set(wheel.namelist())
 
