@@ -159,4 +159,3 @@ class Extensions(Generic[B]):
             field=self._kind,
             fix=f"derive it from {self._derive_from}",
         )
-
