@@ -89,6 +89,7 @@ def test_models_that_come_at_once_wait_for_room_in_the_cache(root, leaf):
 def test_a_leaf_with_a_wrong_key_says_so_and_its_devices_may_turn_elsewhere(root, tmp_path):
     leaf = ServerProcess(tmp_path / "other", role="leaf", root=root.url, leaf_key="another secret of leaves")
     with leaf, root.client() as owner, leaf.client() as device:
+        assert device.get("/readyz").status_code == 503  # before any report could be lost to it
         job = submit(owner, demand=1)
         answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": put(owner, model())})
         assert answer.status_code == 200, answer.text

@@ -194,7 +194,7 @@ class _OperatorRoutes(Collector):
     async def readyz(self, _: Request) -> Answer:
         if self._leaf.stopping:
             return json_answer(Health(status="stopping", version=self._version), status=503)
-        failure = self._upstream.failure or self._upstream.refusal
+        failure = await self._upstream.trouble()
         if failure is not None:
             return json_answer(Health(status="failing", version=self._version, reason=failure), status=503)
         return json_answer(Health(status="ok", version=self._version))

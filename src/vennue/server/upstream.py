@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from vennue.core.errors import Forbidden, InvalidInput, Unavailable, VennueError
+from vennue.core.errors import Forbidden, InvalidInput, NotFound, Unavailable, VennueError
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import (
     COMPLETE_HEADER,
@@ -37,6 +37,8 @@ CHUNK_BYTES: Final = 2**20
 TIMEOUT: Final = httpx.Timeout(120.0, connect=5.0)
 """Of single steps. A sum is answered when it counts, which waits for nothing but disks."""
 CONNECTIONS: Final = 256
+CHECK_S: Final = 5.0
+"""How long a root may take to say whether it takes this leaf."""
 ROOM_S: Final = 30.0
 """How long a download waits for others to leave it room in the cache."""
 ROOM_POLL_S: Final = 0.1
@@ -83,6 +85,8 @@ class HttpUpstream:
         """Why the last call could not be made, if it could not."""
         self.refusal: str | None = None
         """Why the last call that needs the key was refused, if it was for the key."""
+        self._is_admitted = False
+        """Whether the key has been taken, at least once."""
         self._key = {"authorization": f"Bearer {key}"}
         self.cache = cache
         self.pinned: Callable[[], AbstractSet[Digest]] = frozenset
@@ -100,6 +104,20 @@ class HttpUpstream:
     async def close(self) -> None:
         """Give the connections back."""
         await self._client.aclose()
+
+    async def trouble(self) -> str | None:
+        """Why calls fail, if they do. Asked of the root where no call has yet gone well, or the last one went wrong."""
+        if self.failure or self.refusal or not self._is_admitted:
+            try:
+                async with asyncio.timeout(CHECK_S):
+                    await self.attempt(AttemptId("none.1.1"))
+            except TimeoutError:
+                return f"{self.url} does not answer"
+            except NotFound:  # there is no such attempt, which is said to none but leaves
+                return None
+            except VennueError as error:
+                return error.message
+        return None
 
     async def attempt(self, id: AttemptId) -> AttemptView:
         """``GET /v1/attempts/{id}``."""
@@ -156,7 +174,7 @@ class HttpUpstream:
         response = await self._sent(method, path, **options)
         if not response.is_success:
             raise self._refused(error_of(response))
-        self.refusal = None
+        self.refusal, self._is_admitted = None, True
         try:
             return msgspec.json.decode(response.content, type=answer)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -235,8 +253,13 @@ class HttpUpstream:
     def _refused(self, error: VennueError) -> VennueError:
         """What an error of a call with the key is to devices: that the key is wrong is no fault of theirs."""
         if not isinstance(error, Forbidden):
+            if isinstance(error, NotFound):
+                self.refusal, self._is_admitted = None, True
             return error
-        self.refusal = f"{self.url} refuses this leaf: {error.message}"
+        refusal = f"{self.url} refuses this leaf: {error.message}"
+        if refusal != self.refusal:
+            log.error("%s (%s)", refusal, error.fix)
+        self.refusal = refusal
         return Unavailable(self.refusal, field="root", fix=error.fix)
 
     def _unreachable(self, error: Exception) -> VennueError:
