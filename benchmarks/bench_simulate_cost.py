@@ -1,8 +1,8 @@
 """What a simulated check-in costs as worlds grow: in jobs, in requirements, and in devices.
 
 The work is always the same: 200 000 device-rounds, asked for by more or fewer jobs, under more or fewer requirements,
-of more or fewer devices. Seconds are those of the processor. `bench_simulate` has the gate, on longer runs. ``python -m benchmarks.bench_simulate_cost FILE.svg``
-draws the figures.
+of more or fewer devices. Seconds are those of the processor. `bench_simulate` has the gate, on longer runs.
+``python -m benchmarks.bench_simulate_cost FILE.svg`` draws the figures.
 """
 
 import itertools
