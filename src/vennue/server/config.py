@@ -4,6 +4,7 @@ The environment (`ServerConfig.from_environment`) and the command line only fill
 reads either. Validation happens when it is made, so a server never starts on a configuration that makes no sense.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,12 +16,16 @@ from vennue.control.explain import STALL_GRACE_S
 from vennue.control.keeper import Keeping
 from vennue.control.pacing import Pacing
 from vennue.core.batch import MAX_WINDOW_S
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import Setting
 from vennue.core.tenant import Quota
 
+log = logging.getLogger("vennue.server")
+
 GIB = 2**30
 MIN_KEY = 16
+_OTHERS = {"VENNUE_SERVER", "VENNUE_DEBUG"}
+"""What the environment may say to other parts of Vennue."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,16 +174,23 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """The configuration from ``VENNUE_*`` variables, over which ``flags`` that are not None take precedence.
 
         A variable is named for its field, ``VENNUE_PORT`` or ``VENNUE_LIMITS_BLOB_BYTES``; what is not text is
-        written as in JSON. Variables of other parts of Vennue are left alone.
+        written as in JSON. Variables of other parts of Vennue are left alone; one that looks like a misspelt setting
+        is told in the log.
 
         Raises:
             InvalidInput: a value that makes no sense; the error names the variable or flag.
         """
         values: dict[str, Any] = {}
-        for path, kind in _leaves(cls):
-            name = "VENNUE_" + "_".join(path).upper()
+        settings = {"VENNUE_" + "_".join(path).upper(): (path, kind) for path, kind in _leaves(cls)}
+        for name, (path, kind) in settings.items():
             if name in environ:
                 _place(values, path, _parse(name, environ[name], kind))
+        for name in environ:
+            if name.startswith("VENNUE_") and name not in settings and name not in _OTHERS:
+                ours = (setting.removeprefix("VENNUE_") for setting in settings)
+                near = did_you_mean(name.removeprefix("VENNUE_"), ours, "")
+                if near:
+                    log.warning("%s is no setting, and left alone: after VENNUE_, %s", name, near)
         values |= {flag: value for flag, value in flags.items() if value is not None}
         try:
             return msgspec.convert(values, cls, dec_hook=_decode_path)

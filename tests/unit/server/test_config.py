@@ -49,6 +49,13 @@ def test_variables_of_other_parts_are_left_alone():
     assert ServerConfig.from_environment({"VENNUE_SERVER": "http://x", "PORT": "1"}) == ServerConfig()
 
 
+def test_a_variable_that_looks_like_a_misspelt_setting_is_told_in_the_log(caplog):
+    ServerConfig.from_environment({"VENNUE_DISK_QUOTA": "5", "VENNUE_SERVER": "http://x", "VENNUE_ZZZ": "1"})
+    assert caplog.messages == [
+        "VENNUE_DISK_QUOTA is no setting, and left alone: after VENNUE_, did you mean 'DISK_QUOTA_BYTES'?"
+    ]
+
+
 @pytest.mark.parametrize("text", ["1", "true", "YES"])
 def test_yes_is_written_in_several_ways(text):
     assert ServerConfig.from_environment({"VENNUE_VALIDATE": text}).validate
