@@ -1,6 +1,7 @@
 """``vennue papers``: the Venn and Propius papers' experiments, run and set beside what was published."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
@@ -49,10 +50,11 @@ def papers(
     if scale is not None and not 0 < scale < float("inf"):
         raise InvalidInput(f"must be above 0, got {scale:g}", field="scale", value=scale, limit=0, fix="give more")
     records = Records(out)
-    experiments = chosen.experiments(chosen.scale if scale is None else scale, seeds)
+    size = chosen.scale if scale is None else scale
+    experiments = chosen.experiments(size, seeds)
     with _bar() as told, interruptible() as stop:
         failures = records.complete(experiments, workers=jobs or cores(), told=told, stop=stop)
-    found = chosen.findings(experiments, records)
+    found = _sized(chosen.findings(experiments, records), f"divided by {size:g}, {terminal.plural(seeds, 'seed')}")
     left = sum(len(part.runs()) for experiment in experiments for part in records.missing(experiment))
     _write(out, chosen.name, found)
     if json:
@@ -81,6 +83,12 @@ def _list(*, as_json: bool) -> None:
     for study in STUDIES.values():
         table.add_row(study.name, study.about)
     terminal.output().print(table)
+
+
+def _sized(found: Findings, size: str) -> Findings:
+    """The same, with the size in the tables' titles: small runs must not be taken for the papers'."""
+    tables = (dataclasses.replace(table, title=f"{table.title} ({size})") for table in found.tables)
+    return dataclasses.replace(found, tables=tuple(tables))
 
 
 def _show(table: Table) -> None:

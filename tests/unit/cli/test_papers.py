@@ -34,7 +34,7 @@ def test_the_table_is_shown_and_written_with_the_figures_and_the_runs(capsys, tm
     assert "JCT, s" in shown.out
     assert "written to" in shown.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drawn.svg", "runs.jsonl", "tiny.md"]
-    assert (tmp_path / "tiny.md").read_text().startswith("### times\n\n| policy | JCT, s |\n")
+    assert (tmp_path / "tiny.md").read_text().startswith("### times (divided by 1, 5 seeds)\n\n| policy | JCT, s |\n")
 
 
 def test_json_is_a_record_per_run(capsys, tmp_path):
