@@ -20,7 +20,7 @@ import msgspec
 
 from vennue.control.clock import Clock, pool_clock
 from vennue.control.counters import Counters
-from vennue.control.dataplane import DataPlane
+from vennue.control.dataplane import DataPlane, Outcome
 from vennue.control.endings import Endings
 from vennue.control.gathering import Gathering
 from vennue.control.journal import Journal
@@ -62,6 +62,7 @@ from vennue.state.schema import senseless
 log = logging.getLogger("vennue.control")
 
 RETRY_LEDGER_S: Final = 1.0
+RETRY_COMMIT_S: Final = 1.0
 PLAN_LAG_S: Final = 0.02
 """At full load, a thousand jobs' requests fill hundreds of times per second, and each plan takes a millisecond."""
 NOTE_USAGE_S: Final = 60.0
@@ -420,7 +421,7 @@ class Shell:
             if committed and self.data.plan(attempt).strategy.slots():
                 last = await self._ledger.commit(job_of(attempt), committed)
                 memory = None if last is None else last.memory
-            outcome = await self.data.aggregate(attempt, effect.assignments, round_number=committed + 1, memory=memory)
+            outcome = await self._aggregate(effect, committed + 1, memory)
         except Exception as error:
             if self.pool is not pool:
                 return
@@ -450,6 +451,22 @@ class Shell:
         await self.data.committed(attempt)
         self.waiters.wake(job.id)
         await self.managed.advance(job.id)
+
+    async def _aggregate(self, effect: Commit, round_number: int, memory: Mapping[str, Digest] | None) -> Outcome:
+        """A round's aggregate. A full disk is waited for, as long as the attempt may take: its reports are promised."""
+        pool = self.pool
+        while True:
+            try:
+                return await self.data.aggregate(
+                    effect.attempt, effect.assignments, round_number=round_number, memory=memory
+                )
+            except StorageError as error:
+                log.warning("the aggregate of %s waits: %s", effect.attempt, error)
+                self.counters.failed_commits += 1
+                await asyncio.sleep(RETRY_COMMIT_S)
+                current = pool.jobs[job_of(effect.attempt)].attempt
+                if self.pool is not pool or current is None or current.id != effect.attempt or not current.committing:
+                    raise
 
     def _apply_if_open(self, event: Committed | CommitFailed) -> Job | None:
         try:

@@ -289,8 +289,8 @@ async def test_a_stale_change_weighs_as_much_after_a_crash_as_before(tmp_path):
         assert await committed(rig, job, 2) == pytest.approx([expected, expected])
 
 
-async def test_an_asynchronous_aggregate_whose_receipts_cannot_be_kept_is_no_commit(tmp_path, monkeypatch):
-    """Without them, a crash would count its reports twice. The attempt is tried again, as with a full disk."""
+async def test_an_asynchronous_aggregate_whose_receipts_cannot_be_kept_is_no_commit_yet(tmp_path, monkeypatch):
+    """Without them, a crash would count its reports twice. It is made again, as with a full disk."""
 
     def full(*_, **__):
         raise StorageError("cannot keep the receipts of a round: no space left on device", field="path")
@@ -302,9 +302,37 @@ async def test_an_asynchronous_aggregate_whose_receipts_cannot_be_kept_is_no_com
             patch.setattr(Tombstones, "bury", full)
             await send(rig, rig.task("d1"), change(1.0))
             await until(lambda: rig.coordinator.counters.failed_commits == 1)
-            await rig.coordinator.settled()
-        await send(rig, rig.task("d2"), change(3.0))
-        assert await committed(rig, job, 1) == [3.0, 3.0]
+        assert await committed(rig, job, 1) == [1.0, 1.0]
+
+
+async def test_a_disk_that_is_full_at_the_end_of_a_round_costs_none_of_its_reports(rig, monkeypatch):
+    job = await rig.job(demand=2)
+    await rig.open(job)
+
+    async def full(*_: object, **__: object) -> None:
+        raise StorageError("cannot store a blob: no space left on device", field="path")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.data, "aggregate", full)
+        for number, task in enumerate([rig.task("d1"), rig.task("d2")]):
+            await rig.report(task, 1.0 + 2 * number)
+        await until(lambda: rig.coordinator.counters.failed_commits >= 1)
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.attempt, view.reported) == ("committed", 1, 2)
+
+
+async def test_a_job_that_is_cancelled_while_its_disk_is_full_ends(rig, monkeypatch):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+
+    async def full(*_: object, **__: object) -> None:
+        raise StorageError("cannot store a blob: no space left on device", field="path")
+
+    monkeypatch.setattr(rig.data, "aggregate", full)
+    await rig.report(rig.task("d1"))
+    await until(lambda: rig.coordinator.counters.failed_commits >= 1)
+    await rig.coordinator.cancel(job, "no longer of use")
+    assert (await rig.coordinator.job(job)).state == "cancelled"
 
 
 # -- receipts --------------------------------------------------------------------------------------------------------
