@@ -88,6 +88,8 @@ def test_everything_that_can_be_written_is_written(tiny, tmp_path):
         (("--policy", "venn:tier=2"), "did you mean 'tiers'"),
         (("--set", "poll_intervals=2"), "did you mean 'poll_interval_s'"),
         (("--set", "poll_interval_s=often"), "poll_interval_s"),
+        (("--set", "dispatch_s=inf"), "dispatch_s"),
+        (("--set", "batch_window_s=31"), "batch_window_s"),
         (("--trace", "phone"), "did you mean 'phones'"),
         (("--capacity", "papers"), "did you mean 'paper'"),
         (("--trace", "bad.csv"), "bad.csv, line 3: the session ends"),

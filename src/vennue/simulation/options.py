@@ -10,15 +10,18 @@ from typing import Annotated, Literal, cast, get_args
 
 import msgspec
 
+from vennue.core.batch import MAX_WINDOW_S
 from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import JobSpec
 
 DAY_S = 86_400.0
+LONGEST_S = 1e12
+"""Longer than any trace, and short enough that seconds still count in a float."""
 
 PresetName = Literal["default", "faithful"]
 
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_S)]
+Positive = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_S)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,7 +53,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether rounds have the deadlines that their jobs ask for; without, a round waits for all its devices."""
     replan_interval_s: NotNegative = 0.0
     """Least time between two plans; 0 plans at the first check-in after each change."""
-    batch_window_s: NotNegative = 0.0
+    batch_window_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_WINDOW_S)] = 0.0
     """Check-ins wait up to this long for one another and are bound together; 0 binds each at once."""
     horizon_s: Positive | None = None
     """The run ends here at the latest. Jobs that have not ended then make every average a lower bound. None: 30 days
