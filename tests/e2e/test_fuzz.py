@@ -19,6 +19,8 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from tests.e2e.server_process import ServerProcess, model
 from tests.e2e.test_server_api import open_round, put, submit, task_for
 
+pytestmark = pytest.mark.slow_suite
+
 # A schema cannot say that a requirement parses, that bytes have a digest or that a policy exists: such requests fit
 # the schema, and are refused with a 422.
 NOT_CLAIMED = positive_data_acceptance

@@ -4,6 +4,7 @@ import hashlib
 import os
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
@@ -282,7 +283,13 @@ class PoolMachine(RuleBasedStateMachine):
         return self.new_commits()
 
 
-PoolMachine.TestCase.settings = settings(
-    max_examples=2000 if os.environ.get("CI") else 150, stateful_step_count=30, deadline=None
+class _LongerMachine(PoolMachine):
+    """The same, searched for longer."""
+
+
+PoolMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+_LongerMachine.TestCase.settings = settings(
+    max_examples=2000 if os.environ.get("CI") else 500, stateful_step_count=30, deadline=None
 )
 TestPoolKeepsItsInvariants = PoolMachine.TestCase
+TestPoolKeepsItsInvariantsForLonger = pytest.mark.slow_suite(_LongerMachine.TestCase)
