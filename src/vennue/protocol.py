@@ -316,9 +316,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     jct_s: float | None
     """Job completion time: from submission to the end of the last round."""
     scheduling_delay_s: float
-    """Summed over committed rounds."""
+    """The wait for devices, summed over committed rounds: from a round's opening to its last device bound. An
+    asynchronous job waits until its slots are first all filled, which is counted once, and again only if its attempt
+    is tried again or the server was restarted."""
     collection_s: float
-    """Summed over committed rounds."""
+    """The rest of the committed rounds' time (an asynchronous job's model updates'). With ``scheduling_delay_s`` it is
+    never more than the job has run."""
     devices_bound: int
     reason: Reason
     late_reports: int = 0
@@ -506,7 +509,8 @@ class JobLoad(msgspec.Struct, frozen=True, kw_only=True):
     rounds_left: int | None
     """Declared rounds not yet committed; null for an open-ended job."""
     collection_s: float | None
-    """How long its rounds took to collect on average, once they had their devices; null before the first."""
+    """How long its rounds took to collect on average, once they had their devices; null before the first, and
+    for asynchronous jobs, whose model updates say nothing of how long one device takes."""
 
 
 class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):

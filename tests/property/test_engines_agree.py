@@ -252,6 +252,18 @@ def assert_they_agree(policy: Any, world: dict[str, Any], data: st.DataObject) -
         assume(error.field != "horizon_s")  # too short for any job
         raise
     assert list(differences(*runs)) == []
+    for run in runs:
+        assert_times_add_up(run)
+
+
+def assert_times_add_up(run: RunResult) -> None:
+    """Delay and collection are parts of the time that a job has run, and no moment is in both."""
+    jobs = run.jobs
+    ended_s = np.where(np.isnan(jobs["ended_s"]), run.end_s, jobs["ended_s"])
+    lived_s = np.maximum(ended_s - jobs["arrival_s"], 0.0)
+    assert (jobs["scheduling_delay_s"] >= 0).all()
+    assert (jobs["collection_s"] >= 0).all()
+    assert (jobs["scheduling_delay_s"] + jobs["collection_s"] <= lived_s + 1e-6).all()
 
 
 def both(policy: Any, parameters: dict[str, Any], world: dict[str, Any]) -> list[RunResult]:

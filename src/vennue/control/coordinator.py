@@ -252,7 +252,8 @@ class Coordinator(Shell):
             )
         if commit is None:
             return closed_round_view(attempt, job.spec)
-        return committed_round_view(commit, attempt, job.spec)
+        before = await self._ledger.commit(job.id, round_number - 1) if round_number > opened_as else None
+        return committed_round_view(commit, attempt, job.spec, before)
 
     async def commit(self, id: JobId, round_number: int) -> CommitRecord | None:
         """A round's commit, as it is durable."""

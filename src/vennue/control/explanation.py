@@ -165,14 +165,13 @@ def _etas(pool: Pool, explainer: Explainer, job: Job, now: float) -> tuple[float
         return None, None
     if attempt.state is AttemptState.COMMITTING:
         round_s = 0.0
-    elif attempt.request.needs > 0:
+    elif attempt.request.needs > 0 and not (attempt.request.continuous and attempt.was_filled):
         fill_s = explainer.reason(job).eta_s
         if fill_s is None:
             return None, None
         round_s = fill_s + collection_s
     else:
-        filled_at = attempt.opened_at + attempt.scheduling_delay_s
-        round_s = max(0.0, filled_at + collection_s - now)
+        round_s = max(0.0, attempt.had_devices_at + collection_s - now)
     if attempt.deadline_at < math.inf:
         round_s = min(round_s, max(0.0, attempt.deadline_at - now))
     left = job.rounds_left
@@ -189,8 +188,9 @@ def _collection_s(pool: Pool, job: Job) -> float | None:
     """How long reports take once a round has its devices: in the job's own rounds, else in all that there were."""
     if job.committed:
         return job.collection_s / job.committed
-    rounds = sum(other.committed for other in pool.jobs.values())
-    return sum(other.collection_s for other in pool.jobs.values()) / rounds if rounds else None
+    others = [other for other in pool.jobs.values() if other.spec.mode == "sync"]
+    rounds = sum(other.committed for other in others)
+    return sum(other.collection_s for other in others) / rounds if rounds else None
 
 
 def _other_requirements(

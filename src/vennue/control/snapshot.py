@@ -30,7 +30,7 @@ def snapshot(pool: Pool, *, policy: str, planner: object, now: float) -> PoolSna
                 name=job.spec.name,
                 spec=job.spec,
                 rounds_left=job.rounds_left,
-                collection_s=job.collection_s / job.committed if job.committed else None,
+                collection_s=job.collection_s / job.committed if job.committed and job.spec.mode == "sync" else None,
             )
             for job in pool.jobs.values()
             if not job.state.terminal

@@ -68,9 +68,9 @@ def open_round_view(job: Job, attempt: Attempt, now: float) -> RoundView:
         bound=attempt.request.bound,
         reported=len(attempt.request.reported),
         model=attempt.model,
-        opened_at=attempt.opened_at,
+        opened_at=attempt.since,
         deadline_in_s=None if attempt.deadline_at == math.inf else max(0.0, attempt.deadline_at - now),
-        scheduling_delay_s=attempt.scheduling_delay_s,
+        scheduling_delay_s=attempt.had_devices_at - attempt.since,
     )
 
 
@@ -92,8 +92,15 @@ def closed_round_view(attempt: AttemptRecord, spec: JobSpec) -> RoundView:
     )
 
 
-def committed_round_view(commit: CommitRecord, attempt: AttemptRecord, spec: JobSpec) -> RoundView:
-    """A committed round (for an asynchronous job, one model update of its attempt)."""
+def committed_round_view(
+    commit: CommitRecord, attempt: AttemptRecord, spec: JobSpec, before: CommitRecord | None = None
+) -> RoundView:
+    """A committed round: for an asynchronous job, one model update of its attempt, which began with the one before."""
+    began_at = attempt.opened_at
+    if before is not None and before.attempt == attempt.id:
+        began_at = max(began_at, before.committed_at)
+    bound_at = attempt.opened_at + attempt.scheduling_delay_s
+    had_devices_at = max(began_at, min(bound_at, commit.committed_at))
     return RoundView(
         job=commit.job,
         round=commit.round,
@@ -103,10 +110,10 @@ def committed_round_view(commit: CommitRecord, attempt: AttemptRecord, spec: Job
         bound=attempt.bound,
         reported=commit.reports,
         model=attempt.model,
-        opened_at=attempt.opened_at,
+        opened_at=began_at,
         closed_at=commit.committed_at,
-        scheduling_delay_s=attempt.scheduling_delay_s,
-        collection_s=max(0.0, commit.committed_at - attempt.opened_at - attempt.scheduling_delay_s),
+        scheduling_delay_s=had_devices_at - began_at,
+        collection_s=max(0.0, commit.committed_at - had_devices_at),
         result=commit.result,
         weight=commit.weight,
         metrics=commit.metrics,

@@ -202,15 +202,16 @@ class Lifecycle:
             raise TooLate(f"attempt {event.attempt} is not committing", field="attempt", value=event.attempt)
         job.committed += 1
         job.model = event.result
-        job.scheduling_delay_s += attempt.scheduling_delay_s
+        delay_s, collection_s = attempt.had_devices_at - attempt.since, now - attempt.had_devices_at
+        job.scheduling_delay_s += delay_s
+        job.collection_s += collection_s
         attempt.result = event.result
         if attempt.spec.mode == "async":
             self._next_version(job, attempt, now)
             return job
         attempt.move(AttemptState.COMMITTED, now, job.tell())
-        job.collection_s += attempt.collection_s or 0.0
         if self.planning.learns:
-            self.planning.learned.observe_round(job.id, attempt.scheduling_delay_s, attempt.collection_s or 0.0)
+            self.planning.learned.observe_round(job.id, delay_s, collection_s)
         self._close_attempt(job, attempt, now)
         if job.rounds_left == 0:
             self._end_job(job, JobState.COMPLETED, now, None)
@@ -220,6 +221,7 @@ class Lifecycle:
 
     def _next_version(self, job: Job, attempt: Attempt, now: float) -> None:
         attempt.version += 1
+        attempt.since = now
         attempt.committing = ()
         attempt.model = attempt.result or attempt.model
         attempt.deadline_at = now + attempt.limit_s

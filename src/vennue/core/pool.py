@@ -229,10 +229,9 @@ class Pool(Recovery):
         if assignment is not None and assignment.bound_at == now:
             request = assignment.request
             attempt = self._attempts[request.attempt]
-            attempt.last_bound_at = now
+            attempt.note_bound(now)
             assignment.response_s = event.response_s
-            if request.needs <= 0:
-                attempt.filled = True
+            if attempt.filled:
                 self._tell(self.jobs[attempt.job], now, f"attempt {attempt.id} has all its devices")
                 self.planning.later("has all its devices", attempt.id)
         return assignment

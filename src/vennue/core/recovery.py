@@ -54,6 +54,8 @@ class Recovery(Lifecycle):
             )  # fmt: skip
             if goes_on:
                 attempt.opened_at = attempt.request.opened_at = held.opened_at
+                if not attempt.version:  # when the latest model update was made is not known here
+                    attempt.since = held.opened_at
 
     def _checked(self, record: JobRecord) -> tuple[Requirement, Requirement | None]:
         """A recovered job's requirements. Of one that has ended, the pool need not know the attributes any more.

@@ -48,8 +48,8 @@ class Attempt:
 
     __slots__ = (
         "closed_at", "committing", "config", "deadline_at", "filled", "id", "job", "last_bound_at", "model", "number",
-        "opened_at", "reason", "request", "restarts", "result", "returned", "round", "spec", "state",
-        "version", "version_at_restart",
+        "opened_at", "reason", "request", "restarts", "result", "returned", "round", "since", "spec", "state",
+        "version", "version_at_restart", "was_filled",
     )  # fmt: skip
 
     def __init__(
@@ -78,10 +78,15 @@ class Attempt:
         self.request = request
         self.state = state
         self.opened_at = now
+        self.since = now
+        """When the round in progress began: at the opening, or (asynchronous jobs) with the latest model update."""
         self.deadline_at = math.inf if state is AttemptState.WAITING else now + self.limit_s
         self.filled = False
         """Whether it had all its devices when last planned for, and so is not part of the plan."""
+        self.was_filled = False
+        """Whether it has ever had all its devices at once."""
         self.last_bound_at: float | None = None
+        """When the last device was bound; in an asynchronous attempt, only until its slots were first all filled."""
         self.closed_at: float | None = None
         self.committing: tuple[str, ...] = ()
         """Assignments whose reports the aggregate in the making holds."""
@@ -131,7 +136,7 @@ class Attempt:
         self.reason = reason
         if state is AttemptState.OPEN:
             request = self.request
-            self.opened_at = request.opened_at = request.waiting_since = request.arrived_at = now
+            self.opened_at = self.since = request.opened_at = request.waiting_since = request.arrived_at = now
             self.deadline_at = now + self.limit_s
             request.deadline_at = None if self.spec.deadline_s is None else self.deadline_at
         elif state is AttemptState.COMMITTING:
@@ -141,15 +146,29 @@ class Attempt:
 
     @property
     def scheduling_delay_s(self) -> float:
-        """From the opening to the last device bound (0 while none is)."""
+        """From the opening to the last device bound (0 while none is).
+
+        An asynchronous attempt takes devices all along: its wait for them ends, once and for all, when its slots are
+        first all filled.
+        """
         return 0.0 if self.last_bound_at is None else self.last_bound_at - self.opened_at
 
     @property
-    def collection_s(self) -> float | None:
-        """From the last device bound to the close, once closed."""
-        if self.closed_at is None:
-            return None
-        return self.closed_at - (self.opened_at if self.last_bound_at is None else self.last_bound_at)
+    def had_devices_at(self) -> float:
+        """When the round in progress had its devices, as far as it has: where its scheduling delay ends.
+
+        The delay runs from ``since`` to here and the collection from here to the commit. So the two never overlap, and
+        all rounds' together are never longer than the job has run. A model update of an asynchronous job that began
+        with all slots filled has had its devices from its beginning.
+        """
+        return self.since if self.last_bound_at is None else max(self.since, self.last_bound_at)
+
+    def note_bound(self, now: float) -> None:
+        """A device was bound just now."""
+        if not (self.was_filled and self.request.continuous):
+            self.last_bound_at = now
+        if self.request.needs <= 0:
+            self.filled = self.was_filled = True
 
 
 def lottery(seed: int, attempt: AttemptId) -> float:

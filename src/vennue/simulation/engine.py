@@ -372,10 +372,8 @@ class ReferenceEngine:
         )
         columns["committed"] = np.array([0 if job is None else job.committed for job in jobs])
         columns["attempts"] = np.array(self._opened)
-        asynchronous = columns["mode"] == "async"
         for name in ("scheduling_delay_s", "collection_s"):
-            summed = np.array([0.0 if job is None else getattr(job, name) for job in jobs])
-            columns[name] = np.where(asynchronous, 0.0, summed)
+            columns[name] = np.array([0.0 if job is None else getattr(job, name) for job in jobs])
         columns["bound"] = np.array(self._bound)
         columns |= {name: fates[:, fate] for fate, name in enumerate(FATES)}
         return {

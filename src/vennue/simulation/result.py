@@ -54,9 +54,9 @@ class RunResult:
         jobs: a row per job, in the order of arrival: ``id``, ``name``, ``category``, ``requirement`` (text),
             ``config`` (0: none), ``mode``, ``demand``, ``rounds``, ``workload_s``, ``arrival_s``, ``ended_s`` (nan
             while it is not), ``state`` (``completed``, ``failed``, ``unfinished``), ``committed`` rounds,
-            ``attempts``, ``scheduling_delay_s`` and ``collection_s`` summed over committed rounds (0 for
-            asynchronous jobs, which have none), ``bound`` device-rounds and what became of them: ``used``,
-            ``aborted``, ``straggling``, ``failed`` (see `FATES`).
+            ``attempts``, ``scheduling_delay_s`` and ``collection_s`` summed over committed rounds (over the model
+            updates of an asynchronous job, which waits until its slots are first all filled), ``bound`` device-rounds
+            and what became of them: ``used``, ``aborted``, ``straggling``, ``failed`` (see `FATES`).
         attempts: a row per closed attempt (per model update, for asynchronous jobs), in the order in which they
             closed: ``job`` (row in ``jobs``), ``round``, ``number``, ``opened_s``, ``scheduling_delay_s`` (opening to
             the last device bound; nan for asynchronous jobs), ``closed_s``, ``outcome`` (index in `OUTCOMES`),

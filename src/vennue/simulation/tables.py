@@ -136,7 +136,7 @@ def _summary(
     left = int(sum(unfinished(run).sum() for run in runs))
     rounds = max(total("committed", "sync"), 1.0)
     bound = max(total("bound"), 1.0)
-    delay_s, collection_s = total("scheduling_delay_s"), total("collection_s")
+    delay_s, collection_s = total("scheduling_delay_s", "sync"), total("collection_s", "sync")
     starved_s, retried_s = (sum(part) for part in zip(*(_in_vain_s(run) for run in runs), strict=True))
     online_s = sum(float(run.usage["online_s"].sum()) for run in runs)
     return Summary(

@@ -197,6 +197,32 @@ async def test_an_asynchronous_job_commits_every_buffer_and_discounts_stale_chan
     assert await committed(rig, job, 2) == pytest.approx([expected, expected])
 
 
+async def test_the_model_updates_of_an_asynchronous_job_share_out_its_time_and_none_is_counted_twice(tmp_path):
+    clock = Clock()
+    async with rig_at(tmp_path, clock) as rig:
+        job = await rig.job(demand=2, rounds=3, mode="async", buffer_size=1)
+        await rig.open(job)
+        began_at = clock()
+        clock.now += 4
+        tasks = [rig.task("a"), rig.task("b")]
+        for number, task in enumerate(tasks, start=1):
+            clock.now += 10
+            await send(rig, task, change(1.0))
+            await committed(rig, job, number)
+        clock.now += 5
+        third = rig.task("c")
+        open_view = await rig.coordinator.round(job, 3)
+        assert (open_view.opened_at - began_at, open_view.scheduling_delay_s) == (24, 0)
+        clock.now += 10
+        await send(rig, third, change(1.0))
+        await committed(rig, job, 3)
+        views = [await rig.coordinator.round(job, number) for number in (1, 2, 3)]
+        times = [(view.opened_at - began_at, view.scheduling_delay_s, view.collection_s) for view in views]
+        assert times == [(0, 4, 10), (14, 0, 10), (24, 0, 15)]
+        whole = await rig.coordinator.job(job)
+        assert (whole.scheduling_delay_s, whole.collection_s, whole.jct_s) == (4, 35, 39)
+
+
 async def test_an_asynchronous_job_takes_no_whole_models(rig):
     await rig.open(await rig.job(demand=1, mode="async", buffer_size=1))
     with pytest.raises(InvalidUpdate, match="asynchronous, so it takes changes"):

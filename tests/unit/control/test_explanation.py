@@ -96,6 +96,24 @@ def test_the_ends_of_round_and_job_follow_from_the_rounds_so_far(world):
     assert told.job_eta_s == pytest.approx(30 + 2 * 50)
 
 
+def test_an_asynchronous_job_s_end_is_estimated_from_the_usual_time_between_its_model_updates(world):
+    job = world.job("a", demand=2, rounds=4, mode="async", buffer_size=1)
+    world.open(job)
+    world.now += 10
+    world.check_in("d", 6)
+    world.check_in("e", 6)
+    for number in (1, 2):
+        world.now += 30
+        world.pool.handle(Report(AssignmentId(f"a.1.1.{number}"), DeviceId("de"[number - 1])), world.now)
+        world.pool.handle(Committed(AttemptId("a.1.1"), Digest("1" * 64)), world.now)
+        world.check_in(f"next {number}", 6)
+    world.now += 20
+    told = world.explain(job)
+    # Two updates in 70 s, 10 s of which it waited for devices; 20 s of the third have passed, and there is a fourth.
+    assert told.round_eta_s == pytest.approx(10)
+    assert told.job_eta_s == pytest.approx(10 + 35)
+
+
 def test_nothing_is_estimated_before_any_round_was_collected(world):
     job = world.job("a", demand=5, rounds=2)
     world.open(job)

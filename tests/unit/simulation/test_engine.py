@@ -48,6 +48,18 @@ def test_a_round_ends_when_its_only_device_has_finished(engine: Engine):
 
 
 @both_engines
+def test_an_asynchronous_job_waits_for_devices_until_its_slots_are_first_all_filled(engine: Engine):
+    buffered: dict[str, Any] = {"mode": "async", "demand": 2, "buffer_size": 1, "deadline_s": None}
+    result = run([(0, 10, 500), (1, 40, 500), (2, 100, 500)], engine, rounds=3, **buffered)
+    assert result.jobs["ended_s"].tolist() == [150.0]
+    assert (result.jobs["scheduling_delay_s"].tolist(), result.jobs["collection_s"].tolist()) == ([40.0], [110.0])
+    never_filled = run([(0, 10, 500), (1, 100, 500)], engine, rounds=2, **buffered)
+    assert never_filled.jobs["ended_s"].tolist() == [150.0]
+    assert never_filled.jobs["scheduling_delay_s"].tolist() == [10.0 + 40.0]
+    assert never_filled.jobs["collection_s"].tolist() == [50.0 + 50.0]
+
+
+@both_engines
 def test_a_device_declines_a_task_that_would_outlast_its_session(engine: Engine):
     result = run([(0, 10, 59), (1, 20, 70)], engine)
     assert rows(result)["session"].tolist() == [1]

@@ -326,8 +326,6 @@ class KernelEngine:
         columns["state"] = np.array(codes.STATES)[jobs["state"]]
         for name in ("committed", "attempts", "scheduling_delay_s", "collection_s", "bound", *FATES):
             columns[name] = jobs[name].copy()
-        for name in ("scheduling_delay_s", "collection_s"):
-            columns[name][columns["mode"] == "async"] = 0.0
         return {
             "jobs": columns,
             "attempts": in_order(_columns(self._attempts)),

@@ -349,9 +349,11 @@ def _bind(s: State, v: Any, job: int, now: float) -> None:
 def _note_bound(s: State, job: int, now: float) -> None:
     """What `Pool._bind` does after a bind."""
     j = s.jobs[job]
-    j.last_bound_at = now
+    if j.asynchronous == 0 or j.was_filled == 0:
+        j.last_bound_at = now
     if (j.live if j.asynchronous != 0 else j.live + j.reported) >= j.wanted:
         j.filled = 1
+        j.was_filled = 1
         s.clock[0].stale_at = -math.inf
 
 

@@ -30,6 +30,7 @@ def open_attempt(s: State, job: int, round_number: int, number: int, waiting_sin
     j.deadline_at = now + j.limit_s
     j.last_bound_at = math.nan
     j.filled = 0
+    j.was_filled = 0
     j.version = 0
     j.live = 0
     j.reported = 0
@@ -128,6 +129,9 @@ def commit_update(s: State, job: int, now: float) -> None:
     j.used += j.reported
     j.service += j.reported
     j.committed += 1
+    had_devices_at = max(j.since, j.last_bound_at)
+    j.scheduling_delay_s += had_devices_at - j.since
+    j.collection_s += now - had_devices_at
     _log_attempt(s, job, j.committed, COMMITTED, j.reported, now)
     j.since = now
     j.reported = 0

@@ -82,7 +82,7 @@ JOB = _record(
     """,
     ints="""
         requirement demand wanted goal least_bound rounds max_staleness max_attempts asynchronous timed dated
-        state open filled committing ended_as serial planned drawn foreseen band
+        state open filled was_filled committing ended_as serial planned drawn foreseen band
         seen known ordered weighed_at weighs lessons
         round number version live reported closing head tail
         committed attained service attempts bound used aborted straggling failed

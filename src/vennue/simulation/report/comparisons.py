@@ -169,8 +169,8 @@ def delay_against_collection(results: Results, summaries: Sequence[Summary]) -> 
             jobs = run.jobs
             rounds = np.maximum(jobs["committed"], 1)
             delay_s, collection_s = jobs["scheduling_delay_s"] / rounds, jobs["collection_s"] / rounds
-            names = zip(jobs["name"], categories(run), delay_s, collection_s, strict=True)
-            points += [entry for entry in names if entry[2] > 0 and entry[3] > 0]
+            names = zip(jobs["name"], categories(run), delay_s, collection_s, jobs["mode"], strict=True)
+            points += [entry[:4] for entry in names if entry[2] > 0 and entry[3] > 0 and entry[4] == "sync"]
         panels.append((index, summary.policy, points[:: max(1, len(points) // _DOTS)]))
     every = [point for _, _, points in panels for point in points]
     if not every:
