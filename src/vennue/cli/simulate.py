@@ -105,12 +105,7 @@ def simulate(
         policy_files=tuple(str(path) for path in policy_file or ()),
     )
     _check_outputs(report, parquet, perfetto)
-    for label, reason in experiment.slow().items():
-        terminal.notes().print(
-            f"[yellow]note:[/] {escape(label)} is simulated at about twenty thousand check-ins a second, "
-            f"a hundredth of the speed, because {escape(reason)}",
-            soft_wrap=True,
-        )
+    _warn(experiment)
     with _bar(experiment) as told, interruptible() as stop:
         results = run_experiment(experiment, workers=jobs or cores(), cluster=ray, told=told, stop=stop)
     if not results.runs:
@@ -146,6 +141,19 @@ def _check_outputs(report: Path | None, parquet: Path | None, perfetto: Path | N
             raise StorageError(f"cannot write {path}: {why}", field=field, value=str(path), fix="choose another place")
     if parquet is not None:
         check_parquet(parquet)
+
+
+def _warn(experiment: Experiment) -> None:
+    """What one would rather know before the work than after it, though it is no error."""
+    for label, reason in experiment.slow().items():
+        terminal.notes().print(
+            f"[yellow]note:[/] {escape(label)} is simulated at about twenty thousand check-ins a second, "
+            f"a hundredth of the speed, because {escape(reason)}",
+            soft_wrap=True,
+        )
+    scarcity = experiment.scarcity()
+    if scarcity is not None:
+        terminal.notes().print(f"[yellow]note:[/] not every job can end: {escape(scarcity)}", soft_wrap=True)
 
 
 @contextlib.contextmanager

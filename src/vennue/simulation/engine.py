@@ -47,6 +47,7 @@ from vennue.simulation.result import (
     COMMITTED,
     FAILED,
     FATES,
+    MAX_ATTEMPTS,
     REPORT_ABORTED,
     STRAGGLING,
     USED,
@@ -57,6 +58,7 @@ from vennue.simulation.result import (
     in_order,
     job_columns,
     region_columns,
+    too_many_attempts,
 )
 from vennue.simulation.world import STEP, Batch, SimulatedJob, World
 
@@ -342,6 +344,8 @@ class ReferenceEngine:
         committed = record.state is AttemptState.COMMITTED
         if asynchronous or not committed:
             self._fates[index][REPORT_ABORTED] += record.reported
+        if len(self._attempts) >= MAX_ATTEMPTS:
+            raise too_many_attempts(self.now, self.done)
         opened_at = self._since.pop(record.id, record.opened_at)
         if asynchronous and committed:
             return  # a row per model update is there already

@@ -167,6 +167,13 @@ class Experiment:
         }
         return {label: reason for label, reason in reasons.items() if reason}
 
+    def scarcity(self) -> str | None:
+        """That the jobs of the first seed ask for more than its devices can ever do, if that is so."""
+        if not self.seeds:
+            return None
+        (world,) = dataclasses.replace(self, seeds=self.seeds[:1]).check().values()
+        return world.scarcity()
+
     def open(self, seed: int) -> tuple[CheckIns, DevicePopulation]:
         """The check-ins and the devices of the runs with this seed.
 

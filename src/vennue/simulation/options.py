@@ -58,7 +58,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     horizon_s: Positive | None = None
     """The run ends here at the latest. Jobs that have not ended then make every average a lower bound. None: 30 days
     after the last arrival, or ten times as long as it would take to serve all demand with one task per session, if that
-    is longer. Policies that spread devices over many rounds with deadlines may never end (`random`, `las`)."""
+    is longer, but at most ten years. Policies that spread devices over many rounds with deadlines may never end
+    (`random`, `las`)."""
 
     def check(self) -> None:
         """Make sure that the options fit each other.

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from vennue.simulation.options import Options
+from vennue.core.errors import InvalidInput
+from vennue.simulation.options import DAY_S, Options
 from vennue.simulation.traces.model import FloatArray
 from vennue.simulation.world import Batch, World
 
@@ -34,6 +35,9 @@ ATTEMPT_COLUMNS: dict[str, str] = {
     "outcome": "i1", "bound": "i4", "reported": "i4",
 }  # fmt: skip
 ASSIGNMENT_COLUMNS: dict[str, str] = {"session": "i8", "job": "i4", "round": "i4", "number": "i4", "bound_s": "f8"}
+
+MAX_ATTEMPTS = 5_000_000
+"""Sixty times the rounds of the paper's largest workload. Where devices are missing, every deadline adds a row."""
 
 _LEAST_BIN_S = 3600.0
 _MOST_BINS = 100_000
@@ -91,6 +95,16 @@ class RunResult:
     def complete(self) -> bool:
         """Whether every job ended."""
         return self.ended == "finished"
+
+
+def too_many_attempts(now: float, used: float) -> InvalidInput:
+    """What to say of a run that has closed `MAX_ATTEMPTS` attempts, with its virtual time and its devices used."""
+    return InvalidInput(
+        f"the jobs made {MAX_ATTEMPTS:,} attempts in {now / DAY_S:,.0f} simulated days, more than a result can hold; "
+        f"{used:,.0f} reports were used",
+        field="attempts", value=MAX_ATTEMPTS, limit=MAX_ATTEMPTS,
+        fix="simulate more devices, ask for fewer per round, or set horizon_s to see the beginning",
+    )  # fmt: skip
 
 
 class Usage:

@@ -19,9 +19,9 @@ from vennue.core.job import JobSpec
 from vennue.core.requirement import Profile, Requirement
 from vennue.core.supply import Supply
 from vennue.simulation.options import DAY_S, Options
-from vennue.simulation.traces import CheckIns, DevicePopulation
+from vennue.simulation.traces import CheckIns, DevicePopulation, Trace
 from vennue.simulation.traces.devices import MEAN_COMMUNICATION_KBPS, MEAN_COMPUTATION_MS, NOMINAL_LINK_S
-from vennue.simulation.traces.model import FloatArray, IntArray
+from vennue.simulation.traces.model import YEAR_S, FloatArray, IntArray
 from vennue.simulation.workload import JobTemplate
 
 STEP = 0.6180339887498949
@@ -31,6 +31,7 @@ MAX_SEED = 2**32 - 1
 _LEAST_HORIZON_S = 30 * DAY_S
 _HORIZON_PER_DEMAND = 10.0
 """On the workloads of the Venn paper, the slowest policy that ends, `random-order`, takes 2.3 times as long as this."""
+_LONGEST_HORIZON_S = 10 * YEAR_S
 _DISPATCH, _CHOICE = range(2)
 
 
@@ -192,8 +193,16 @@ class World:
         return numbered
 
     def _check_feasible(self) -> None:
+        check_ins = self.check_ins
+        unbounded = self.options.horizon_s is None and not self.options.extend_s
+        if unbounded and isinstance(check_ins, Trace) and not check_ins.online_s:
+            raise InvalidInput(
+                f"every session of {check_ins.name} ends as it starts, so no device is there to serve a job",
+                field="trace", value=check_ins.name, limit=0, fix="give sessions that last",
+            )  # fmt: skip
         earliest_s = float("inf")
         covered = self.shares @ self.meets()
+        scarce = self.scarcity()
         for job in self.jobs:
             share = float(covered[job.requirement])
             if not share:
@@ -205,9 +214,11 @@ class World:
             earliest_s = min(earliest_s, job.arrival_s + self._least_s(job, share))
         if self.horizon_s <= earliest_s:
             raise InvalidInput(
-                f"no job can finish within {self.horizon_s:g} s; the first would at {earliest_s:.0f} s",
+                f"no job can finish within {_said(self.horizon_s)}; the first would after {_said(earliest_s)}"
+                + (f": {scarce}" if scarce else ""),
                 field="horizon_s", value=self.horizon_s, limit=round(earliest_s),
-                fix="give a longer horizon, or scale the workload down",
+                fix="scale the workload down, or give a trace with more devices"
+                + ("" if self.options.horizon_s is None else ", or a longer horizon"),
             )  # fmt: skip
 
     def _default_horizon_s(self) -> float:
@@ -218,14 +229,52 @@ class World:
             demands[job.requirement] += (job.spec.rounds or 0) * job.spec.goal
         served = supplies > 0
         least_s = max([demands.sum() / self.check_ins.rate_per_s, *(demands[served] / supplies[served])])
-        return self.jobs[-1].arrival_s + max(_LEAST_HORIZON_S, _HORIZON_PER_DEMAND * float(least_s))
+        needed_s = min(max(_LEAST_HORIZON_S, _HORIZON_PER_DEMAND * float(least_s)), _LONGEST_HORIZON_S)
+        return self.jobs[-1].arrival_s + needed_s
+
+    def scarcity(self) -> str | None:
+        """That the jobs ask for more than the trace can bring up to the horizon, in figures, if that is so."""
+        most_per_s = self._most_tasks_per_s()
+        if most_per_s is None:
+            return None
+        wanted = sum((job.spec.rounds or 0) * job.spec.goal for job in self.jobs if job.spec.mode != "async")
+        if wanted <= 2 * most_per_s * self.horizon_s:
+            return None
+        years = wanted / most_per_s / YEAR_S
+        return (
+            f"the devices of {self.check_ins.name} can do at most {most_per_s * DAY_S:,.0f} tasks a day, "
+            f"and the jobs ask for {wanted:,}, which takes {years:,.{0 if years >= 10 else 1}f} years or more"
+        )
+
+    def _most_tasks_per_s(self) -> float | None:
+        """No more tasks than this can be handed out, averaged over a period of the trace; None where nobody knows."""
+        options, check_ins = self.options, self.check_ins
+        if not options.poll_interval_s:
+            return check_ins.rate_per_s
+        if not isinstance(check_ins, Trace):
+            return None
+        most_per_s = check_ins.asks_per_s(options.poll_interval_s, options.extend_s)
+        if options.tasks_per_session:
+            most_per_s = min(most_per_s, options.tasks_per_session * check_ins.rate_per_s)
+        return most_per_s
 
     def _least_s(self, job: SimulatedJob, share: float) -> float:
         """A job takes at least this long, even alone and when devices come at twice their average rate.
 
         Nothing is said about jobs that a day's devices could serve: those may all come at once.
         """
-        if self.options.poll_interval_s or job.spec.mode == "async":
+        if job.spec.mode == "async":
             return 0.0
-        least_s = (job.spec.rounds or 0) * job.spec.goal / (2 * share * self.check_ins.rate_per_s)
-        return least_s if least_s > DAY_S else 0.0
+        demand = (job.spec.rounds or 0) * job.spec.goal
+        if not self.options.poll_interval_s:
+            least_s = demand / (2 * share * self.check_ins.rate_per_s)
+            return least_s if least_s > DAY_S else 0.0
+        most_per_s = self._most_tasks_per_s()
+        if self.options.horizon_s is not None or most_per_s is None or not isinstance(self.check_ins, Trace):
+            return 0.0  # a run to a horizon that was asked for ends by itself
+        least_s = demand / (2 * most_per_s)  # whatever share of a few devices may be eligible
+        return least_s if least_s > self.check_ins.period_s else 0.0
+
+
+def _said(seconds: float) -> str:
+    return f"{seconds / DAY_S:,.0f} days" if seconds >= 10 * DAY_S else f"{seconds:.0f} s"

@@ -224,6 +224,75 @@ def test_a_job_that_never_ends_does_not_keep_a_run_going_for_ever():
     assert (result.ended, result.end_s, result.complete) == ("horizon", 30 * DAY_S, False)
 
 
+def test_the_default_horizon_is_ten_years_at_the_most():
+    trace = Trace([0], [10], [500], period_s=DAY_S)
+    job = JobTemplate(JobSpec(name="j", demand=1, rounds=800, deadline_s=300.0), 0.0, 30.0)
+    assert World([job], trace, MEAN, seed=0, options=options("faithful")).horizon_s == 10 * 365.25 * DAY_S
+
+
+def test_a_trace_whose_devices_cannot_do_any_job_in_ten_years_is_refused_with_the_figures():
+    trace = Trace([0], [0], [60], name="one.csv")  # it asks twice a day
+    job = JobTemplate(JobSpec(name="j", demand=100, rounds=1000, deadline_s=300.0), 0.0, 30.0)
+    with pytest.raises(InvalidInput, match="at most 2 tasks a day, and the jobs ask for 80,000, which takes 110 years"):
+        simulate([job], "fifo", trace=trace, population=MEAN)
+
+
+def test_demand_that_devices_can_never_meet_is_told_before_the_run():
+    trace = Trace([0], [0], [60], name="one.csv")
+    jobs = [JobTemplate(JobSpec(name=f"j{n}", demand=1, rounds=n, deadline_s=300.0), 0.0, 30.0) for n in (1, 20_000)]
+    said = World(jobs, trace, MEAN, seed=0, options=Options()).scarcity()
+    assert said is not None
+    assert "at most 2 tasks a day, and the jobs ask for 20,001, which takes 27 years or more" in said
+    assert World(jobs[:1], trace, MEAN, seed=0, options=Options()).scarcity() is None
+
+
+def test_devices_that_stay_do_many_tasks_so_few_of_them_are_no_scarcity():
+    trace = Trace([0], [0], [DAY_S])
+    job = JobTemplate(JobSpec(name="j", demand=1, rounds=5000, deadline_s=300.0), 0.0, 30.0)
+    assert World([job], trace, MEAN, seed=0, options=Options()).scarcity() is None
+
+
+def test_sessions_that_all_end_as_they_start_serve_no_job_unless_they_are_extended():
+    trace = Trace([0, 1], [5, 9], [5, 9], name="zero.csv")
+    job = JobTemplate(JobSpec(name="j", demand=1, rounds=1, deadline_s=300.0), 0.0, 30.0)
+    with pytest.raises(InvalidInput, match=r"every session of zero\.csv ends as it starts"):
+        World([job], trace, MEAN, seed=0, options=Options())
+    extended = simulate([job], "fifo", trace=trace, population=MEAN, options="faithful")
+    assert extended.complete
+
+
+@both_engines
+def test_a_run_whose_rounds_all_end_in_vain_gives_up_before_it_fills_the_memory(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    for module in ("result", "engine", "kernel.driver"):
+        monkeypatch.setattr(f"vennue.simulation.{module}.MAX_ATTEMPTS", 50)
+    given = options("faithful", horizon_s=1e9)
+    with pytest.raises(InvalidInput, match="the jobs made 50 attempts in"):
+        run([(0, 10, 20)], engine, given, demand=2, deadline_s=1.0)
+
+
+def test_a_run_can_be_stopped_while_its_policy_thinks():
+    """One device that stays for days gives the kernel few events, and the policy a plan for each round."""
+
+    class Restless(Policy):
+        name = "restless-in-tests"
+
+        def plan(self, view: PoolView) -> Plan:
+            plans.append(view.now)
+            return Plan.ordered(view.requests)
+
+    plans: list[float] = []
+    trace = Trace([0], [10], [900_000], period_s=1_000_000)
+    jobs = [JobTemplate(JobSpec(name=f"j{n}", demand=1, rounds=900, deadline_s=600.0), n, 1.0) for n in range(9)]
+    result = simulate(
+        jobs, Restless(), trace=trace, population=MEAN, options=Options(), engine="kernel",
+        stop=lambda: len(plans) > 100,
+    )  # fmt: skip
+    assert result.ended == "stopped"
+    assert len(plans) < 500
+
+
 def test_the_default_horizon_follows_the_demand_for_the_devices_that_can_serve_it():
     trace = Trace([0, 1], [10, 20], [500, 500], period_s=DAY_S)  # two devices a day, half of them large
     large = DevicePopulation(DeviceTable({"ram_gb": [4.0, 8.0]}), Capacity([78.0], [13_736.0]))

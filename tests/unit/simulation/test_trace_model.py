@@ -85,6 +85,8 @@ def test_the_default_period_is_the_whole_days_that_hold_every_start():
         ([0], [-5], [8], "start_s", "session 0: the session starts at -5 s, before the trace does"),
         ([0], [5], [np.nan], "end_s", "session 0: not a finite number"),
         ([0], [np.inf], [np.inf], "start_s", "session 0: not a finite number"),
+        ([0, 1], [5, 5], [8, 1e300], "end_s", "session 1: the session from 5 s to 1e+300 s is longer than a year"),
+        ([0], [1.7e9], [1.7e9 + 60], "start_s", "session 0: the session starts at 1700000000 s, more than ten years"),
         ([], [], [], "sessions", "trace holds no session"),
         ([0], [5], [8, 9], "sessions", "1, 1 and 2 rows"),
     ],
@@ -110,6 +112,12 @@ def test_a_period_before_the_first_session_is_refused():
 
 def test_sessions_that_touch_are_two_and_a_session_may_have_no_length():
     assert len(Trace([0, 0, 0], [5, 8, 8], [8, 8, 9])) == 3
+
+
+def test_devices_ask_at_most_once_at_the_start_and_once_per_poll():
+    trace = Trace([0, 1], [0, 10], [60, 70], period_s=100)
+    assert trace.asks_per_s(30) == (2 + 2 * 60 / 30) / 100
+    assert trace.asks_per_s(30, extend_s=30) == (2 + 2 * 90 / 30) / 100
 
 
 def test_merging_joins_overlaps_and_gaps_up_to_the_limit_and_no_further():

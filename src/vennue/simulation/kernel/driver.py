@@ -4,6 +4,7 @@ Policies are asked exactly when the pool would ask them, about the same view: th
 see `Request` objects whose assignment tables are mere lengths.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, cast
@@ -21,11 +22,23 @@ from vennue.simulation.kernel.checks import Checks
 from vennue.simulation.kernel.loop import advance, arrive, enter
 from vennue.simulation.kernel.setup import grown, link, new_plans, new_state, no_holders, offers_table, with_regions
 from vennue.simulation.kernel.state import Array
-from vennue.simulation.result import FATES, Columns, End, Usage, in_order, job_columns, region_columns
+from vennue.simulation.result import (
+    FATES,
+    MAX_ATTEMPTS,
+    Columns,
+    End,
+    Usage,
+    in_order,
+    job_columns,
+    region_columns,
+    too_many_attempts,
+)
 from vennue.simulation.world import Batch, World
 
 _EVENTS_PER_CALL = 500_000
 _EVENTS_PER_CHECK = 10_000
+_CALLS_PER_LOOK = 256
+"""Plans that take Python a few milliseconds each: Ctrl-C is heard within a second or two among them, too."""
 
 
 class KernelEngine:
@@ -68,7 +81,7 @@ class KernelEngine:
         handlers: dict[int, Callable[[], None]] = {
             codes.NEED_SESSIONS: self._next_batch,
             codes.NEED_ROOM: self._make_room,
-            codes.NEED_LOG: self._collect_logs,
+            codes.NEED_LOG: self._make_room_for_logs,
             codes.NEED_ARRIVAL: self._job_arrives,
             codes.JOB_ENDED: self._jobs_end,
             codes.NEED_COUNT: self._count_check_in,
@@ -79,7 +92,7 @@ class KernelEngine:
             codes.PAUSED: lambda: None,
         }
         events = _EVENTS_PER_CALL if self._checks is None else _EVENTS_PER_CHECK
-        while True:
+        for calls in itertools.count(1):
             code = advance(self._state, self._plans, self._batch, len(self._batch.time_s), events)
             if self._checks is not None and code in {codes.PAUSED, codes.FINISHED, codes.HORIZON}:
                 self._checks.check(self._state)
@@ -87,9 +100,10 @@ class KernelEngine:
                 return "finished"
             if code == codes.HORIZON:
                 return "horizon"
-            if code in {codes.NEED_SESSIONS, codes.PAUSED} and look():
+            if (code in {codes.NEED_SESSIONS, codes.PAUSED} or calls % _CALLS_PER_LOOK == 0) and look():
                 return "stopped"
             handlers[code]()
+        raise AssertionError("the loop has no other end")
 
     def _next_batch(self) -> None:
         self._count_online()
@@ -296,6 +310,11 @@ class KernelEngine:
             if not clock["anonymous"]:
                 for slot in np.flatnonzero(slots["generation"]).tolist():
                     enter(self._state, int(slots["device"][slot]), slot)
+
+    def _make_room_for_logs(self) -> None:
+        self._collect_logs()
+        if sum(map(len, self._attempts)) >= MAX_ATTEMPTS:
+            raise too_many_attempts(self.now, self.done)
 
     def _collect_logs(self) -> None:
         state, clock = self._state, self._clock

@@ -19,6 +19,10 @@ FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
 DAY_S = 86_400.0
+YEAR_S = 365.25 * DAY_S
+MAX_SESSION_S = YEAR_S
+MAX_TRACE_S = 10 * YEAR_S
+"""What starts later, or lasts longer, is a slip of units or a date in seconds: the period would be as long."""
 BLOCK_SIZE = 65_536
 """Check-ins per block: columns of half a megabyte, which fit a core's cache."""
 
@@ -57,9 +61,10 @@ class Trace:
     """Sessions of devices, repeated with a period.
 
     Sessions are kept in the order of their starts. Rows may come in any order: sorting them loses nothing. What would
-    change the meaning is refused: an end before its start, two sessions of one device at once, a time that is negative
-    or not a number. A session that crosses the end of the period runs on into the next repetition, at most up to the
-    next session of its device.
+    change the meaning is refused: an end before its start, two sessions of one device at once, a time that is negative,
+    beyond `MAX_TRACE_S` or not a number, and a session longer than `MAX_SESSION_S`. One without length is a device that
+    asks once. A session that crosses the end of the period runs on into the next repetition, at most up to the next
+    session of its device.
 
     Args:
         device: device ids, not negative.
@@ -134,6 +139,18 @@ class Trace:
     def rate_per_s(self) -> float:
         """Check-ins per second, averaged over a period."""
         return len(self) / self.period_s
+
+    @property
+    def online_s(self) -> float:
+        """Time that devices are there in a period, added up."""
+        return float((self.end_s - self.start_s).sum())
+
+    def asks_per_s(self, poll_interval_s: float, extend_s: float = 0.0) -> float:
+        """At most so many times a second does any device ask, averaged over a period, if idle ones ask again.
+
+        ``extend_s`` is added to every session.
+        """
+        return (len(self) + (self.online_s + len(self) * extend_s) / poll_interval_s) / self.period_s
 
     def blocks(self, until_s: float = math.inf, *, extend_s: float = 0.0, size: int = BLOCK_SIZE) -> Iterator[Block]:
         """See `CheckIns.blocks`. Costs a few additions per check-in."""
@@ -219,6 +236,20 @@ def _check_rows(device: IntArray, start_s: FloatArray, end_s: FloatArray, where:
         raise InvalidInput(
             f"{where(bad)}: the session ends at {end_s[bad]:.15g} s, before it starts at {start_s[bad]:.15g} s",
             field="end_s", value=float(end_s[bad]), limit=float(start_s[bad]), fix="swap the times or delete the row",
+        )  # fmt: skip
+    bad = _first(start_s > MAX_TRACE_S)
+    if bad is not None:
+        raise InvalidInput(
+            f"{where(bad)}: the session starts at {start_s[bad]:.15g} s, more than ten years after the trace does",
+            field="start_s", value=float(start_s[bad]), limit=MAX_TRACE_S,
+            fix="give seconds from the start of the trace, not dates or milliseconds",
+        )  # fmt: skip
+    bad = _first(end_s - start_s > MAX_SESSION_S)
+    if bad is not None:
+        raise InvalidInput(
+            f"{where(bad)}: the session from {start_s[bad]:.15g} s to {end_s[bad]:.15g} s is longer than a year",
+            field="end_s", value=float(end_s[bad]), limit=float(start_s[bad]) + MAX_SESSION_S,
+            fix="give its end in seconds from the start of the trace, or delete the row",
         )  # fmt: skip
 
 
