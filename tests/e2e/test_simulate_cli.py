@@ -81,6 +81,13 @@ def test_everything_that_can_be_written_is_written(tiny, tmp_path):
     assert made == {"tiny.yaml", "out.html", "out.json.gz", "tables/experiment.json", *tables}
 
 
+def test_a_name_that_is_like_none_gets_the_list_instead_of_a_guess(capsys):
+    assert run(["simulate", "nope"]) == ExitCode.INVALID
+    error = capsys.readouterr().err
+    assert "one of compute, even" in error
+    assert "did you mean" not in error
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -88,6 +95,7 @@ def test_everything_that_can_be_written_is_written(tiny, tmp_path):
         (("--policy", "venn:tier=2"), "did you mean 'tiers'"),
         (("--set", "poll_intervals=2"), "did you mean 'poll_interval_s'"),
         (("--set", "poll_interval_s=often"), "poll_interval_s"),
+        (("--set", "poll_interval_s=-1"), "it is 60 in the preset default; docs/simulation.md tells"),
         (("--set", "dispatch_s=inf"), "dispatch_s"),
         (("--set", "batch_window_s=31"), "batch_window_s"),
         (("--trace", "phone"), "did you mean 'phones'"),

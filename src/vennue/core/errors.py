@@ -164,5 +164,5 @@ class JobEnded(VennueError):
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The fix for an unknown name: a question with the known name most like it, or ``otherwise`` where none is."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else otherwise

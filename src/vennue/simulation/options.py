@@ -125,9 +125,18 @@ def options(preset: str = "default", /, **changes: object) -> Options:
     except msgspec.ValidationError as error:
         problem, _, path = str(error).partition(" - at `$.")
         field = path.rstrip("`") or None
-        raise InvalidInput(f"{problem}, got {fields.get(field or '')!r}", field=field, fix="see `Options`") from error
+        usual = getattr(PRESETS[cast("PresetName", preset)], field or "", None)
+        raise InvalidInput(
+            f"{problem}, got {fields.get(field or '')!r}", field=field, value=fields.get(field or ""),
+            fix=f"it is {_said(usual)} in the preset {preset}; docs/simulation.md tells what each option takes",
+        ) from error  # fmt: skip
     made.check()
     return made
+
+
+def _said(value: object) -> str:
+    """An option's value as one writes it on the command line."""
+    return str(value).lower() if value is None or isinstance(value, bool) else f"{value:g}"
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...]) -> InvalidInput:
