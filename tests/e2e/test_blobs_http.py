@@ -361,6 +361,31 @@ def test_a_report_in_parts_that_is_no_update_is_refused_and_may_be_corrected(cli
     assert part(client, of(given), update, 0, last=True, **announced(given, update)).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("header", "value", "field"),
+    [("vennue-examples", "none", "Vennue-Examples"), ("vennue-examples", "1e300", "weight"),
+     ("vennue-metrics", "[1]", "Vennue-Metrics")],
+)  # fmt: skip
+def test_what_the_last_part_says_wrongly_of_a_report_costs_no_part_that_has_arrived(client, task, header, value, field):
+    given, update = task
+    headers = announced(given, update)
+    part(client, of(given), update[:1000], 0, last=False, **headers)
+    is_problem(part(client, of(given), update[1000:], 1000, last=True, **headers | {header: value}), 422, field)
+    assert state(client, of(given), **headers) == (1000, False)
+    assert part(client, of(given), update[1000:], 1000, last=True, **headers).status_code == 200
+    again = part(client, of(given), update, 0, last=True, **headers)
+    assert again.json() == {"received_bytes": len(update), "complete": True}
+
+
+def test_a_device_has_one_report_in_parts_and_another_digest_replaces_it(client, task):
+    given, update = task
+    other = model(2.5, size=100_000)
+    part(client, of(given), update[:1000], 0, last=False, **announced(given, update))
+    part(client, of(given), other[:500], 0, last=False, **announced(given, other))
+    assert state(client, of(given), **announced(given, update)) == (0, False)
+    assert part(client, of(given), other[500:], 500, last=True, **announced(given, other)).status_code == 200
+
+
 def test_only_the_device_itself_uploads_its_report(client, task):
     given, update = task
     headers = announced(given, update)

@@ -86,8 +86,9 @@ class Parts:
             chunks: the part.
             offset: where it begins, which must be where the last one ended.
             size_bytes: of the whole, where the sender knows it.
-            owner: of this upload, where one digest may have several. The caller is the owner: a part of the same upload
-                that is still being received is given up, for its connection has broken, unnoticed so far.
+            owner: of this upload, where one digest may have several. The caller is the owner: a part of its that
+                is still being received is given up, for its connection has broken, unnoticed so far. An owner has one
+                upload: where another digest begins, what was there of the last one is removed.
             publish: whether this is the last part, and the whole is a blob from now on.
 
         Raises:
@@ -98,7 +99,8 @@ class Parts:
             Overloaded: too many uploads are under way.
         """
         if owner:
-            await self._supersede((digest, owner))
+            for upload in [upload for upload in self._receiving if upload[1] == owner]:
+                await self._supersede(upload)
         there = self._blobs.received(digest, owner=owner)
         if offset > there:  # that more is here may be because a part is still being written, which `resume` says
             raise _elsewhere(offset, there)

@@ -30,9 +30,10 @@ PARAMETERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class PartHeaders:
-    """What a part says of itself: where it begins, whether it is the last, and the size of the whole."""
+    """What a part says of itself: where it begins and ends, whether it is the last, and the size of the whole."""
 
     offset: int
+    end: int
     complete: bool
     size_bytes: int | None
 
@@ -55,7 +56,7 @@ class PartHeaders:
         end = offset + int(request.header("content-length") or 0)
         if size_bytes is not None and end > size_bytes:
             raise InvalidInput("the part ends behind the whole", field=LENGTH_HEADER, value=end, limit=size_bytes)
-        return cls(offset, complete == "?1", size_bytes)
+        return cls(offset, end, complete == "?1", size_bytes)
 
     def room(self, limit: int) -> int:
         """How long the part may be, where the whole may have ``limit`` bytes.

@@ -109,6 +109,8 @@ class BlobStore(Protocol):
     def resume(self, expected: Digest, *, size_bytes: int | None = None, owner: str = "") -> BlobWriter:
         """Begin a blob, or go on where a suspended upload of it by the same ``owner`` stopped.
 
+        An owner has one: where this one begins, what it suspended of another is removed.
+
         Raises:
             Conflict: it is being uploaded at this moment.
         """
@@ -205,7 +207,10 @@ class DirectoryBlobs:
         return DirectoryWriter(self._files, name, expected, size_bytes, within_quota=within_quota)
 
     def resume(self, expected: Digest, *, size_bytes: int | None = None, owner: str = "") -> "DirectoryWriter":
-        return DirectoryWriter(self._files, _part(expected, owner), expected, size_bytes, resumable=True)
+        name = _part(expected, owner)
+        if owner and not self._files.size_of(name):
+            self._files.remove_parts(but=name)
+        return DirectoryWriter(self._files, name, expected, size_bytes, resumable=True)
 
     def received(self, expected: Digest, *, owner: str = "") -> int:
         return self._files.size_of(_part(expected, owner))
@@ -395,6 +400,13 @@ class _Files:
             except FileNotFoundError:
                 return False
             return True
+
+    def remove_parts(self, *, but: str) -> None:
+        """Remove the suspended uploads of the owner of this one, of which nothing is there yet."""
+        digest, rest = but.split(".", 1)
+        for path in self._incoming.glob(f"*.{rest}"):
+            if not path.name.startswith(digest):
+                self.remove(path)
 
     def size_of(self, name: str) -> int:
         """The size of an incoming file, 0 where there is none."""

@@ -7,7 +7,7 @@ import base64
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -36,6 +36,7 @@ from vennue.server.problems import RequestError
 from vennue.server.routing import BINARY, Parameter, Reply, Route
 from vennue.server.uploading import PARAMETERS, PartHeaders, upload_answer
 from vennue.updates.blobs import check_digest
+from vennue.updates.intake import Announcement
 
 MAX_METRICS: Final = 64
 
@@ -191,7 +192,7 @@ class DeviceRoutes(ABC):
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
         digest = _sha256(DIGEST_HEADER, request.header(DIGEST_HEADER))
-        return json_answer(await self._take(request, request.chunks, digest))
+        return json_answer(await self._take(request, request.chunks, digest, self._about(request)))
 
     async def upload_state(self, request: Request) -> Answer:
         """``GET /v1/assignments/{id}/upload``."""
@@ -203,27 +204,36 @@ class DeviceRoutes(ABC):
         """``PATCH /v1/assignments/{id}/upload``."""
         bearer(request, _SHOWN)
         part = PartHeaders.of(request)
+        about = self._about(request)  # what is wrong with it is better known before the body than after the last part
         id, digest, limit = await self._upload_of(request)
         if limit is None:
-            return upload_answer(part.size_bytes or part.offset, complete=True)
+            return upload_answer(part.size_bytes or part.end, complete=True)
+        Announcement(id, about.examples, about.metrics, part.size_bytes, digest, token="")
         room = part.room(limit)
         content_length(request.scope, room)
         received = await self._parts.append(
             digest, request.chunks(room), offset=part.offset, size_bytes=part.size_bytes, owner=id
         )
         if part.complete:
-            await self._parts.deliver(digest, id, lambda body: self._take(request, body, digest))
+            await self._parts.deliver(digest, id, lambda body: self._take(request, body, digest, about))
         return upload_answer(received, complete=part.complete)
 
-    async def _take(self, request: Request, body: Body, sha256: Digest | None) -> ReportReceipt:
+    def _about(self, request: Request) -> "_About":
+        return _About(
+            _examples(request.header(EXAMPLES_HEADER)),
+            self._metrics(request.header(METRICS_HEADER)),
+            _model(request.header(MODEL_HEADER)),
+        )
+
+    async def _take(self, request: Request, body: Body, sha256: Digest | None, about: "_About") -> ReportReceipt:
         return await self._reports(
             AssignmentId(request.params["id"]),
             bearer(request, _SHOWN),
-            _examples(request.header(EXAMPLES_HEADER)),
-            self._metrics(request.header(METRICS_HEADER)),
+            about.examples,
+            about.metrics,
             body,
             sha256=sha256,
-            model=_model(request.header(MODEL_HEADER)),
+            model=about.model,
         )
 
     async def _upload_of(self, request: Request) -> tuple[AssignmentId, Digest, int | None]:
@@ -289,6 +299,14 @@ class RootDeviceRoutes(DeviceRoutes):
         message = await request.json(self._decline_decoder, self._limits.check_in_bytes, optional=True)
         self._selector.abort(AssignmentId(request.params["id"]), token, message)
         return Answer(status=204)
+
+
+class _About(NamedTuple):
+    """What a report's headers say of it."""
+
+    examples: float
+    metrics: dict[str, float]
+    model: Digest | None
 
 
 def _model(header: str | None) -> Digest | None:
