@@ -139,7 +139,8 @@ class JobFile:
                 f"{self.path}: the field {missing} is missing", field=missing, fix=f"add a line `{missing}: …`"
             )
         value = document.get(field)
+        listed = said.startswith("Expected `array`") and isinstance(value, str)
         return InvalidInput(
             f"{self._where(field)}: {said.replace('`', '')}: {value!r}", field=field or "file", value=value,
-            fix="write numbers without quotes, and text as text",
+            fix=f'write ["{value}"]' if listed else "write numbers without quotes, and text as text",
         )  # fmt: skip

@@ -397,6 +397,7 @@ def _spec(spec: JobSpec | Mapping[str, Any] | None, fields: SpecFields) -> JobSp
         text, _, at = str(error).partition(" - at `$.")
         missing = text.partition("required field `")[2].rstrip("`")
         field = at.rstrip("`") or missing or "spec"
-        raise InvalidInput(
-            text[:1].lower() + text[1:], field=field, value=given.get(field), fix="see vennue.core.job.JobSpec"
-        ) from error
+        value = given.get(field)
+        listed = text.startswith("Expected `array`") and isinstance(value, str)
+        fix = f'write ["{value}"]' if listed else "docs/jobs.md tells what each field takes"
+        raise InvalidInput(text[:1].lower() + text[1:], field=field, value=value, fix=fix) from error

@@ -46,6 +46,12 @@ def test_a_value_of_the_wrong_kind_is_told_with_its_line_and_field(job_file):
     assert error.field == "demand"
 
 
+def test_text_where_a_list_belongs_is_told_with_the_list_to_write(job_file):
+    error = refusal(job_file("name: a\ndemand: 20\ncodecs: int8\n"))
+
+    assert (error.field, error.fix) == ("codecs", 'write ["int8"]')
+
+
 def test_a_missing_field_is_named(job_file):
     error = refusal(job_file("name: a\n"))
 

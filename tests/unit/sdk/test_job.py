@@ -200,6 +200,12 @@ def test_registering_twice_submits_once(job, server):
     assert server.calls == [SUBMIT]
 
 
+def test_text_where_a_list_belongs_is_told_with_the_list_to_write():
+    with pytest.raises(InvalidInput) as caught:
+        Job("http://127.0.0.1:1", name="a", demand=1, codecs="int8")  # type: ignore[arg-type]
+    assert (caught.value.field, caught.value.fix) == ("codecs", 'write ["int8"]')
+
+
 def test_the_keywords_are_the_fields_of_a_spec():
     assert SpecFields.__annotations__ == JobSpec.__annotations__
 
