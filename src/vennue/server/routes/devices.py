@@ -220,6 +220,7 @@ class DeviceRoutes(ABC):
 
     def _about(self, request: Request) -> "_About":
         return _About(
+            bearer(request, _SHOWN),  # who says nothing of itself is told so first
             _examples(request.header(EXAMPLES_HEADER)),
             self._metrics(request.header(METRICS_HEADER)),
             _model(request.header(MODEL_HEADER)),
@@ -228,7 +229,7 @@ class DeviceRoutes(ABC):
     async def _take(self, request: Request, body: Body, sha256: Digest | None, about: "_About") -> ReportReceipt:
         return await self._reports(
             AssignmentId(request.params["id"]),
-            bearer(request, _SHOWN),
+            about.token,
             about.examples,
             about.metrics,
             body,
@@ -302,8 +303,9 @@ class RootDeviceRoutes(DeviceRoutes):
 
 
 class _About(NamedTuple):
-    """What a report's headers say of it."""
+    """What a report's headers say of it, and whose it is."""
 
+    token: str
     examples: float
     metrics: dict[str, float]
     model: Digest | None
