@@ -292,6 +292,18 @@ def test_a_spec_that_makes_no_sense_is_refused_by_field_and_nothing_changes(clie
     assert client.get("/v1/jobs").json() == before
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "fix"),
+    [
+        ("/v1/jobs?state=nope", "state", "leave it out: it takes limit, after"),
+        ("/v1/jobs?limits=5", "limits", "leave it out: it takes limit, after"),
+        ("/v1/pool?x=", "x", "leave it out: it takes none"),
+    ],
+)
+def test_a_query_parameter_that_would_be_passed_over_is_refused(client, path, field, fix):
+    assert is_problem(client.get(path), 422, field)["fix"] == fix
+
+
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff\xfe", b'{"', b"nonsense", b"\x00"])
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/check-ins"])
 def test_json_that_is_not_json_is_refused_as_such(client, path, body):

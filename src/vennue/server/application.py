@@ -67,6 +67,8 @@ class Application(ABC):
         route, request.params = self._router.find("GET" if method == "HEAD" else method, request.scope.path)
         if self.stopping and route.tag != "operator":
             raise Overloaded("the server is stopping", retry_after_s=5.0, fix="try again: it is probably restarting")
+        if request.scope.query_string and route.path.startswith("/v1/"):
+            request.check_query([parameter.name for parameter in route.parameters if parameter.where == "query"])
         answer = await route.handler(request)
         self.responses[answer.status] += 1
         send(request, transport, answer)

@@ -199,6 +199,20 @@ class Request:
         values = self._query.get(name)
         return values[-1] if values else None
 
+    def check_query(self, known: list[str]) -> None:
+        """Make sure that the query has no other parameters, which would be passed over.
+
+        Raises:
+            InvalidInput: it has one; the error names those that there are.
+        """
+        for name in parse_qs(self.scope.query_string, keep_blank_values=True):
+            if name not in known:
+                takes = "it takes " + ", ".join(known) if known else "it takes none"
+                raise InvalidInput(
+                    "there is no such query parameter", field=name[:80], limit=", ".join(known),
+                    fix=f"leave it out: {takes}",
+                )  # fmt: skip
+
     def whole_number(self, name: str, default: int, *, least: int, most: int) -> int:
         """As `number`, without a fraction."""
         value = self.number(name, default, least=least, most=most)

@@ -82,6 +82,8 @@ def _operation(route: Route, schema_of: dict[Any, Any]) -> dict[str, Any]:
     if route.secured:
         operation["security"] = [{route.secured: []}]
     statuses = {*_EVERYWHERE, *route.problems}
+    if route.path.startswith("/v1/"):
+        statuses.add(422)  # for a query parameter that it does not take
     if route.body is not None:
         statuses.update(_WITH_BODY)
     if route.secured:
