@@ -109,6 +109,7 @@ def test_a_single_run_says_in_words_how_it_went(demo):
     assert out.strip().endswith("every job completed under venn-sched, each with a lower held-out loss")
 
 
+@pytest.mark.slow_suite
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_server_and_no_temporary_files(demo, scratch, tmp_path, number):
     kept = tmp_path / "kept"

@@ -22,6 +22,7 @@ def test_every_promise_is_kept_under_faults(seed):
     simulate(seed)
 
 
+@pytest.mark.slow_suite
 def test_the_same_seeds_give_the_same_histories_in_any_process():
     command = [sys.executable, "-m", "vennue.testing.simulate", "--seeds", "8"]
     told = [
