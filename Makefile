@@ -29,7 +29,7 @@ test: $(READY) ## Run the fast tests
 	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'not services and not slow_suite' $(ARGS)
 
 test-rest: $(READY_ALL) ## Run what `test` leaves out: slow tests, and those that need services or optional libraries
-	@$(BIN)/python -m pytest -m 'services or slow_suite or extras' --ignore=tests/docs $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist worksteal -m 'services or slow_suite or extras' --ignore=tests/docs $(ARGS)
 
 test-all: ## Run every test, and every command of the README and the docs
 	@$(MAKE) --no-print-directory test
