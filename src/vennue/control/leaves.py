@@ -48,6 +48,7 @@ class Leaves:
             raise NotFound(f"there is no attempt {id[:200]}", field="attempt", value=id[:200])
         attempt = job.attempt
         if attempt is None or attempt.id != id or attempt.state is not AttemptState.OPEN:
+            await coordinator.settled()  # a restart must not open again what a leaf was told to be over
             raise TooLate(f"attempt {id} is over", field="attempt", value=id)
         return AttemptView(
             attempt=id,
@@ -126,6 +127,7 @@ class Leaves:
             refused = self._without_place(attempt, manifest)
         if not counted_before and not refused:
             return None
+        await self._coordinator.settled()  # a restart must not count what was said to be refused
         return PartialReceipt(counted=False, counted_before=counted_before, refused=refused)
 
     def _without_place(self, attempt: AttemptId, manifest: PartialManifest) -> dict[AssignmentId, str]:

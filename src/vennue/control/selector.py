@@ -213,6 +213,7 @@ class Selector:
                     counters.refused_reports += 1
                     if isinstance(error, TooLate):
                         counters.late_reports += self._coordinator.endings.credit(id)
+                        await self._coordinator.settled()  # a restart must not count what was told to be too late
                     raise
         if counted:
             counters.reports += 1
