@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from vennue.cli import terminal
 from vennue.cli.simulate import cores, interruptible
@@ -113,7 +113,13 @@ def _bar() -> Iterator[Callable[[float, str], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("checking", total=1.0)
         yield lambda part, what: progress.update(task, completed=part, description=what)

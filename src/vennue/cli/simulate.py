@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from vennue.cli import terminal
 from vennue.cli.terminal import ExitCode
@@ -161,7 +161,7 @@ def _bar(experiment: Experiment) -> Iterator[Told]:
     """A progress bar with an estimate on a terminal's standard error; elsewhere nothing."""
     console = terminal.notes()
     columns = (
-        TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
         TextColumn("{task.fields[ended]} of {task.fields[runs]} runs done,"), TimeRemainingColumn(), TextColumn("left"),
     )  # fmt: skip
     runs = len(experiment.runs())

@@ -19,7 +19,7 @@ from vennue.policies import available, get_policy, load_policies
 from vennue.simulation.metrics import alone_s
 from vennue.simulation.options import Options
 from vennue.simulation.result import RunResult
-from vennue.simulation.run import Engine, beyond_kernel, describe, simulate
+from vennue.simulation.run import Engine, beyond_kernel, describe, simulate, takes_kernel
 from vennue.simulation.traces import CheckIns, DevicePopulation, open_check_ins, open_population
 from vennue.simulation.traces.model import FloatArray
 from vennue.simulation.workload import Workload, check, draw
@@ -167,6 +167,11 @@ class Experiment:
         }
         return {label: reason for label, reason in reasons.items() if reason}
 
+    def takes_kernel(self, world: World) -> bool:
+        """Whether the kernel makes any of the runs in this world, which is one of them."""
+        planners = (get_policy(choice.name, **choice.parameters) for choice in self.policies)
+        return any(takes_kernel(self.engine, world, planner, validate=self.validate) for planner in planners)
+
     def scarcity(self) -> str | None:
         """That the jobs of the first seed ask for more than its devices can ever do, if that is so."""
         if not self.seeds:
@@ -257,7 +262,8 @@ def run_experiment(
         InvalidInput: it cannot be run.
     """
     began_at = time.perf_counter()
-    alone = {seed: alone_s(world) for seed, world in experiment.check().items()}
+    worlds = experiment.check()
+    alone = {seed: alone_s(world) for seed, world in worlds.items()}
     runs = experiment.runs()
     told = told or (lambda _fraction, _ended: None)
     stop = stop or (lambda: False)
@@ -268,6 +274,10 @@ def run_experiment(
     elif min(workers, len(runs)) > 1:
         from vennue.simulation.parallel import in_processes
 
+        if experiment.takes_kernel(worlds[experiment.seeds[0]]):
+            from vennue.simulation.kernel.compiling import make_ready
+
+            make_ready()  # here, so that it is compiled once and not in every process
         outcomes = in_processes(experiment, runs, min(workers, len(runs)), told, stop)
     else:
         outcomes = _here(experiment, runs, told, stop)

@@ -113,14 +113,21 @@ def simulate(
 def _engine(
     engine: Engine, world: World, planner: Planner, *, validate: bool, keep_assignments: bool
 ) -> "ReferenceEngine | KernelEngine":
-    reason = beyond_kernel(world, planner)
-    if engine == "kernel" and reason:
+    if engine == "kernel" and (reason := beyond_kernel(world, planner)):
         raise InvalidInput(reason, field="engine", value=engine, fix="leave out the engine")
-    if engine == "reference" or (validate and engine == "auto") or reason:
+    if not takes_kernel(engine, world, planner, validate=validate):
         return ReferenceEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
+    from vennue.simulation.kernel.compiling import make_ready
     from vennue.simulation.kernel.driver import KernelEngine
 
+    make_ready()
     return KernelEngine(world, planner, validate=validate, keep_assignments=keep_assignments)
+
+
+def takes_kernel(engine: Engine, world: World, planner: Planner, *, validate: bool) -> bool:
+    """Whether the kernel makes a run."""
+    wanted = engine == "kernel" or (engine == "auto" and not validate)
+    return wanted and beyond_kernel(world, planner) is None
 
 
 def beyond_kernel(world: World, planner: Planner) -> str | None:

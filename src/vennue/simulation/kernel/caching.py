@@ -29,6 +29,8 @@ SOURCES = (
 )
 """The modules beside the kernel's own whose constants and types are part of the compiled code."""
 
+_BESIDE_BYTE_CODE = Path(__file__).parent / "__pycache__"
+
 
 @contextmanager
 def cache_directory() -> Iterator[bool]:
@@ -38,13 +40,23 @@ def cache_directory() -> Iterator[bool]:
     none of them can be written to, the kernel is compiled anew by every process.
     """
     before = _config.CACHE_DIR
-    bases = [Path(before)] if before else [Path(__file__).parent / "__pycache__", _user_caches() / "vennue"]
-    found = next((base / f"kernel-{digest()}" for base in bases if _is_writable(base)), None)
+    found = _directory()
     _config.CACHE_DIR = before if found is None else str(found)
     try:
         yield found is not None
     finally:
         _config.CACHE_DIR = before
+
+
+def is_kept() -> bool:
+    """Whether the loop's compiled code is in that directory, so that no process has to compile it."""
+    found = _directory()
+    return found is not None and any(found.rglob("loop.advance-*.nbc"))
+
+
+def _directory() -> Path | None:
+    bases = [Path(_config.CACHE_DIR)] if _config.CACHE_DIR else [_BESIDE_BYTE_CODE, _user_caches() / "vennue"]
+    return next((base / f"kernel-{digest()}" for base in bases if _is_writable(base)), None)
 
 
 def digest() -> str:
