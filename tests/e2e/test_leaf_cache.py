@@ -147,7 +147,7 @@ def test_a_report_in_parts_is_collected_by_the_leaf_and_counts_at_the_root(root,
         assert (last.status_code, last.json()["complete"]) == (200, True)
         view = owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
         assert (view["state"], view["reported"], view["weight"]) == ("committed", 1, 7.0)
-        assert state(device, path, **headers)[1]
+        assert state(device, path, **headers) == (len(update), True)
         end(owner, job)
 
 

@@ -120,6 +120,9 @@ class _DeviceRoutes(DeviceRoutes):
     async def expected(self, id: AssignmentId, token: str) -> int | None:
         return await self._leaf.expected(id, token)
 
+    async def finished(self, id: AssignmentId) -> int:
+        raise PassOn("the root has its receipt", field="assignment", value=id)
+
     async def check_in(self, request: Request) -> Answer:
         return await self._pass_on(request, self._limits.check_in_bytes)
 
