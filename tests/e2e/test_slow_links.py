@@ -18,7 +18,8 @@ from vennue.core.errors import OutOfSpace
 from vennue.sdk import download
 from vennue.sdk.download import Download
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
+from vennue.sdk.transport import BlockingTransport, Timing, blocking
+from vennue.sdk.wire import Wire
 from vennue.tensors.model import save
 
 MIB = 2**20

@@ -18,7 +18,8 @@ from vennue.core.ids import Digest
 from vennue.protocol import JobList, JobView
 from vennue.sdk.download import Buffer
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import BlockingTransport, Timing, Wire, blocking
+from vennue.sdk.transport import BlockingTransport, Timing, blocking
+from vennue.sdk.wire import Wire
 
 DEFAULT_SERVER = "http://127.0.0.1:8765"
 """Where ``vennue serve`` listens when it is told nothing else."""

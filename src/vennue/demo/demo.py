@@ -25,7 +25,8 @@ from vennue.demo.server import serving
 from vennue.policies.registry import get_policy
 from vennue.protocol import JobList, JobView
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import AsyncioTransport, Timing, Wire
+from vennue.sdk.transport import AsyncioTransport, Timing
+from vennue.sdk.wire import Wire
 from vennue.simulation.traces import Trace, phone_population, phone_trace
 from vennue.testing.fleet import Fleet, FleetRun, FleetSummary, Phone, State
 

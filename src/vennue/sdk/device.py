@@ -26,7 +26,8 @@ from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
 from vennue.sdk.session import Assignment, Attributes, Number, Servant, told
-from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking
+from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, blocking
+from vennue.sdk.wire import Wire
 
 
 class _TaskBase:

@@ -15,7 +15,7 @@ from vennue.core.job import JobSpec, Setting
 from vennue.sdk import models
 from vennue.sdk.models import Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import Wire
+from vennue.sdk.wire import Wire
 
 log = logging.getLogger("vennue.sdk")
 

@@ -25,7 +25,8 @@ from vennue.core.job import After, JobSpec, Setting
 from vennue.sdk.driver import Driver
 from vennue.sdk.models import Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Wire, blocking
+from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, blocking
+from vennue.sdk.wire import Wire
 
 log = logging.getLogger("vennue.sdk")
 

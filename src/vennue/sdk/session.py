@@ -37,7 +37,8 @@ from vennue.sdk import models
 from vennue.sdk.download import Fetched, check_form
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import Stopped, Wire
+from vennue.sdk.transport import Stopped
+from vennue.sdk.wire import Wire
 from vennue.tensors.codecs import CODECS
 
 log = logging.getLogger("vennue.sdk")

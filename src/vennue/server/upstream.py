@@ -26,7 +26,7 @@ from vennue.protocol import (
     PartialManifest,
     PartialReceipt,
 )
-from vennue.sdk.transport import error_of
+from vennue.sdk.problems import error_of
 from vennue.server.http import Answer, Request
 from vennue.updates.blobs import BlobWriter
 from vennue.updates.cache import BlobCache

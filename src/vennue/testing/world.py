@@ -32,7 +32,8 @@ from vennue.sdk import models
 from vennue.sdk.device import AsyncDevice, AsyncTask
 from vennue.sdk.job import AsyncJob
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import AsyncioTransport, Timing, Wire
+from vennue.sdk.transport import AsyncioTransport, Timing
+from vennue.sdk.wire import Wire
 from vennue.testing.ledgers import FaultyLedger, MemoryLedger
 from vennue.testing.pool import EPOCH_S, URL, LocalPool
 from vennue.testing.scenario import POLICIES, Chaos, DevicePlan, JobPlan, Scenario

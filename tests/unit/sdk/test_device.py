@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, answer, model, offer, problem
+from tests.unit.sdk.fake import SERVER, FakeServer, answer, model, offer, problem
 from vennue.core.errors import Conflict, InvalidInput, InvalidUpdate, Unavailable
 from vennue.core.ids import AssignmentId, Digest
 from vennue.protocol import CheckInAnswer, ReportReceipt
@@ -32,11 +32,6 @@ class Busy(FakeServer):
     def __init__(self):
         super().__init__()
         self.model = self.holds(model(1, 2))
-
-
-@pytest.fixture
-def time():
-    return FakeTime()
 
 
 @pytest.fixture

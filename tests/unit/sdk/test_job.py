@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.unit.sdk.fake import SERVER, FakeServer, FakeTime, answer, job_view, model, problem, round_view
+from tests.unit.sdk.fake import SERVER, FakeServer, answer, job_view, model, problem, round_view
 from vennue import protocol
 from vennue.core.errors import Conflict, InvalidInput, InvalidModel, JobEnded, NotFound, Overloaded, Unavailable
 from vennue.core.job import JobSpec
@@ -35,11 +35,6 @@ class Owned(FakeServer):
     def __init__(self):
         super().__init__()
         self.aggregates = [self.holds(model(10, 20)), self.holds(model(30, 40))]
-
-
-@pytest.fixture
-def time():
-    return FakeTime()
 
 
 @pytest.fixture
