@@ -102,6 +102,16 @@ def test_a_leaf_with_a_wrong_key_says_so_and_its_devices_may_turn_elsewhere(root
         end(owner, job)
 
 
+def test_a_leaf_whose_disk_has_too_little_room_is_not_ready(root, tmp_path):
+    leaf = ServerProcess(
+        tmp_path / "data", role="leaf", root=root.url, leaf_key=KEY, least_free_bytes=str(2**62)
+    )  # fmt: skip
+    with leaf, leaf.client() as device:
+        ready = device.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "failing")
+        assert f"are free in {tmp_path / 'data'}, {2**62} are needed" in ready.json()["reason"]
+
+
 def test_a_leaf_does_not_start_on_a_roots_directory_whose_reports_it_would_remove(root, tmp_path):
     with ServerProcess(tmp_path / "data") as other, other.client() as owner:
         job = submit(owner, demand=2)

@@ -14,6 +14,7 @@ from vennue.server.config import Limits
 from vennue.server.http import Request, Transport, decode
 from vennue.server.routes import all_routes
 from vennue.server.telemetry import Telemetry
+from vennue.state.space import NO_BOUND, Space
 
 CHECK_INS: Final = "/v1/check-ins"
 _JSON: Final = [("content-type", "application/json")]
@@ -29,6 +30,7 @@ class App(Application):
         version: of the program.
         keeper: what removes models that no job needs, if anything does.
         leaf_key: what leaves must show; without one there are none.
+        space: the room on the disks, by default as if there were enough.
     """
 
     def __init__(
@@ -40,13 +42,16 @@ class App(Application):
         *,
         keeper: Keeper | None = None,
         leaf_key: str = "",
+        space: Space = NO_BOUND,
     ) -> None:
         super().__init__(limits)
         self._coordinator = coordinator
         self._selector = selector
         self._limits = limits
-        telemetry = Telemetry(coordinator, self.responses, keeper)
-        self.serve(all_routes(coordinator, selector, limits, version, telemetry, keeper=keeper, leaf_key=leaf_key))
+        telemetry = Telemetry(coordinator, self.responses, keeper, space)
+        self.serve(
+            all_routes(coordinator, selector, limits, version, telemetry, keeper=keeper, leaf_key=leaf_key, space=space)
+        )
         self._check_in_decoder = msgspec.json.Decoder(CheckInRequest)
         self._encode = msgspec.json.Encoder().encode
 

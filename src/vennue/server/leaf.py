@@ -28,6 +28,7 @@ from vennue.server.routes.leaves import LeafRoutes
 from vennue.server.routes.operators import METRICS_TYPE
 from vennue.server.routing import TEXT, Reply, Route
 from vennue.server.upstream import HttpUpstream
+from vennue.state.space import NO_BOUND, Space
 from vennue.updates.blobs import check_digest
 
 _COUNTERS = {
@@ -51,6 +52,7 @@ class LeafApp(Application):
         limits: on what a caller may send.
         version: of the program.
         leaf_key: what leaves below must show.
+        space: the room on the disks, by default as if there were enough.
     """
 
     def __init__(
@@ -62,11 +64,12 @@ class LeafApp(Application):
         version: str,
         *,
         leaf_key: str,
+        space: Space = NO_BOUND,
     ) -> None:
         super().__init__(limits)
         self._leaf = leaf
         self._root = upstream.url
-        operator = _OperatorRoutes(leaf, upstream, self.responses, version)
+        operator = _OperatorRoutes(leaf, upstream, self.responses, version, space)
         routes = [
             *_DeviceRoutes(leaf, upstream, Parts(distribution.blobs, leaf.uploads), limits).routes(),
             *_BlobRoutes(upstream, distribution, limits).routes(),
@@ -155,12 +158,13 @@ class _BlobRoutes(BlobRoutes):
 class _OperatorRoutes(Collector):
     """Health and metrics of the leaf itself."""
 
-    def __init__(self, leaf: Leaf, upstream: HttpUpstream, responses: Counter[int], version: str) -> None:
+    def __init__(self, leaf: Leaf, upstream: HttpUpstream, responses: Counter[int], version: str, space: Space) -> None:
         self.description = b""
         self._leaf = leaf
         self._upstream = upstream
         self._responses = responses
         self._version = version
+        self._space = space
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -197,7 +201,7 @@ class _OperatorRoutes(Collector):
     async def readyz(self, _: Request) -> Answer:
         if self._leaf.stopping:
             return json_answer(Health(status="stopping", version=self._version), status=503)
-        failure = await self._upstream.trouble()
+        failure = self._space.lack() or await self._upstream.trouble()
         if failure is not None:
             return json_answer(Health(status="failing", version=self._version, reason=failure), status=503)
         return json_answer(Health(status="ok", version=self._version))

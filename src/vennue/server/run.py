@@ -43,6 +43,7 @@ from vennue.server.routes.leaves import MAX_TOGETHER
 from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
 from vennue.state.ledger import Ledger, SqlLedger
+from vennue.state.space import Space
 from vennue.updates.blobs import BlobStore, DirectoryBlobs
 from vennue.updates.cache import SERVED_S, BlobCache
 from vennue.updates.strategies import load_strategies
@@ -167,7 +168,15 @@ async def _root(
     selector = Selector(coordinator, config.pacing, random.Random(secrets.randbits(64)), recorder=recorder)
     keeper = Keeper(coordinator, config.keep)
     await stack.enter_async_context(_running(keeper.run(), "keeper"))
-    app = App(coordinator, selector, config.limits, version("vennue"), keeper=keeper, leaf_key=config.leaf_key)
+    app = App(
+        coordinator,
+        selector,
+        config.limits,
+        version("vennue"),
+        keeper=keeper,
+        leaf_key=config.leaf_key,
+        space=_space(config, directory),
+    )
     return app, coordinator.announce_stop
 
 
@@ -203,12 +212,17 @@ async def _leaf(
     upstream.pinned = leaf.models
     await stack.enter_async_context(_started(leaf, config.drain_s))
     distribution = Distribution(blobs, _variants(config, directory, blobs))
-    app = LeafApp(leaf, upstream, distribution, config.limits, version("vennue"), leaf_key=config.leaf_key)
+    space = _space(config, directory)
+    app = LeafApp(leaf, upstream, distribution, config.limits, version("vennue"), leaf_key=config.leaf_key, space=space)
     return app, leaf.announce_stop
 
 
 def _variants(config: ServerConfig, directory: DataDirectory, blobs: BlobStore) -> Variants:
     return Variants(directory.path / "variants", blobs, max_bytes=config.limits.variant_bytes)
+
+
+def _space(config: ServerConfig, directory: DataDirectory) -> Space:
+    return Space((directory.path, directory.spool, directory.blobs), config.least_free_bytes)
 
 
 def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> int:

@@ -9,6 +9,7 @@ from prometheus_client.registry import Collector
 from vennue.control.coordinator import Coordinator
 from vennue.control.keeper import Keeper
 from vennue.control.views import flagged_jobs, job_counts
+from vennue.state.space import NO_BOUND, Space
 
 _COUNTERS = {
     "check_ins": "Check-ins received",
@@ -34,12 +35,20 @@ class Telemetry(Collector):
         coordinator: whose.
         responses: answers by HTTP status, kept up to date by the application.
         keeper: what removes models that no job needs, if anything does.
+        space: the room on the disks.
     """
 
-    def __init__(self, coordinator: Coordinator, responses: Mapping[int, int], keeper: Keeper | None = None) -> None:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        responses: Mapping[int, int],
+        keeper: Keeper | None = None,
+        space: Space = NO_BOUND,
+    ) -> None:
         self._coordinator = coordinator
         self._responses = responses
         self._keeper = keeper
+        self._space = space
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -88,7 +97,10 @@ class Telemetry(Collector):
             "uploads": ("Models and reports being received", coordinator.data.uploads.active),
             "blob_bytes": ("Bytes of the disk that models and uploads take", coordinator.data.blobs.used_bytes),
             "uptime_seconds": ("Seconds since the start", coordinator.uptime_s),
-            "ready": ("1 if the server can do its work", int(coordinator.failure is None)),
+            "ready": (
+                "1 if the server can do its work",
+                int(coordinator.failure is None and self._space.lack() is None),
+            ),
         }
         for name, (text, value) in gauges.items():
             yield GaugeMetricFamily(f"vennue_{name}", text, value=value)

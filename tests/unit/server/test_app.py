@@ -18,6 +18,7 @@ from vennue.server.problems import RequestError, headers_of, problem, status_of
 from vennue.server.routes import all_routes
 from vennue.server.routing import Router
 from vennue.server.telemetry import Telemetry
+from vennue.state.space import Space
 from vennue.testing import LocalPool, in_virtual_time
 
 
@@ -205,6 +206,27 @@ async def test_a_server_whose_ledger_fails_is_alive_but_not_ready_and_says_why(a
     check_in = await ask(app, "POST", "/v1/check-ins", b'{"device": "d1"}', content_length="16")
     assert (check_in.status, check_in.json["type"]) == (503, "urn:vennue:error:storage")
     assert check_in.headers["retry-after"] in {"1", "2"}
+
+
+@pytest.mark.parametrize("full", ["pool", "spool", "blobs"])
+async def test_a_server_is_not_ready_while_any_of_its_disks_is_full_and_says_which(tmp_path, monkeypatch, full):
+    free = {tmp_path / "pool": 10_000, tmp_path / "pool" / "spool": 5000, tmp_path / "pool" / "blobs": 10_000}
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_bavail=free[path], f_frsize=1))
+    place = next(path for path in free if path.name == full)
+    for path in free:
+        path.mkdir()
+    async with rig_at(tmp_path) as rig:
+        app = App(rig.coordinator, rig.selector, Limits(), "1", space=Space(tuple(free), 5000))
+        assert (await ask(app, "GET", "/readyz")).status == 200
+        free[place] = 4999
+        ready = await ask(app, "GET", "/readyz")
+        assert (ready.status, ready.json["status"]) == (503, "failing")
+        said = f"4999 bytes are free in {place}, 5000 are needed: free space on its file system"
+        assert ready.json["reason"] == said
+        assert "vennue_ready 0.0" in (await ask(app, "GET", "/metrics")).body.decode()
+        assert (await ask(app, "GET", "/healthz")).status == 200
+        free[place] = 5000
+        assert (await ask(app, "GET", "/readyz")).status == 200
 
 
 # -- problems --------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from vennue.server.routes.leaves import LeafRoutes
 from vennue.server.routes.operators import OperatorRoutes
 from vennue.server.routing import Route
 from vennue.server.telemetry import Telemetry
+from vennue.state.space import NO_BOUND, Space
 
 
 def all_routes(
@@ -24,9 +25,10 @@ def all_routes(
     *,
     keeper: Keeper | None = None,
     leaf_key: str = "",
+    space: Space = NO_BOUND,
 ) -> list[Route]:
     """Every route, described at ``/openapi.json``."""
-    operators = OperatorRoutes(coordinator, limits, version, telemetry, keeper)
+    operators = OperatorRoutes(coordinator, limits, version, telemetry, keeper, space)
     data = coordinator.data
     parts = Parts(data.blobs, data.uploads)
     routes = [

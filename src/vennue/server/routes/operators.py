@@ -13,6 +13,7 @@ from vennue.server.http import Answer, Request, json_answer
 from vennue.server.openapi import describe
 from vennue.server.routing import TEXT, Reply, Route
 from vennue.server.telemetry import Telemetry
+from vennue.state.space import NO_BOUND, Space
 
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -27,9 +28,11 @@ class OperatorRoutes:
         version: str,
         telemetry: Telemetry,
         keeper: Keeper | None = None,
+        space: Space = NO_BOUND,
     ) -> None:
         self._coordinator = coordinator
         self._keeper = keeper
+        self._space = space
         self._limits = limits
         self._version = version
         self._telemetry = telemetry
@@ -135,6 +138,8 @@ class OperatorRoutes:
             health = Health(status="failing", version=self._version, reason=coordinator.failure)
         elif coordinator.stopping:
             health = Health(status="stopping", version=self._version)
+        elif lack := self._space.lack():
+            health = Health(status="failing", version=self._version, reason=lack)
         else:
             health = Health(status="ok", version=self._version)
         return json_answer(health, status=200 if health.status == "ok" else 503)
