@@ -168,6 +168,39 @@ def test_a_body_of_which_nothing_arrives_any_more_is_given_up(tmp_path):
         assert b"nothing of the body arrived" in body
 
 
+def test_who_finds_all_connections_taken_is_told_to_come_back_and_is_served_when_one_is_free(tmp_path):
+    with ServerProcess(tmp_path / "data", limits_connections="3") as server:
+        idle = [server.connect() for _ in range(3)]
+        for connection in idle:
+            connection.sendall(raw_request("GET", "/healthz"))
+            assert read_answer(connection)[0] == 200
+        with server.client() as client:
+            refused = client.get("/readyz")
+            assert refused.status_code == 503
+            assert refused.json()["detail"] == "all 3 connections are taken"
+            assert 5 <= int(refused.headers["retry-after"]) <= 15
+            assert client.post("/v1/check-ins", content=b"x" * 300_000).status_code == 503  # though it is not read
+            idle.pop().close()
+            assert client.get("/readyz").status_code == 200
+            assert 'vennue_responses_total{status="503"} 2.0' in client.get("/metrics").text
+        for connection in idle:
+            connection.close()
+        assert "all 3 connections are taken: more are turned away" in server.log
+        assert server.stop() == 0
+
+
+def test_idle_connections_are_closed_and_make_room_for_others(tmp_path):
+    with ServerProcess(tmp_path / "data", limits_connections="2", limits_idle_connection_s="0.3") as server:
+        silent, done = server.connect(), server.connect()
+        done.sendall(raw_request("GET", "/healthz"))
+        assert read_answer(done)[0] == 200
+        assert (silent.recv(1), done.recv(1)) == (b"", b"")
+        with server.client() as client:
+            assert client.get("/healthz").status_code == 200
+        silent.close()
+        done.close()
+
+
 def test_a_server_listens_on_ipv6_too(tmp_path):
     if not socket.has_ipv6:
         pytest.skip("this machine has no IPv6")

@@ -46,7 +46,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     jobs: int = 10_000
     """Active jobs at once; who submits more is told to come back."""
     connections: int = 16_384
-    """Connections at once; more wait in the kernel's queue."""
+    """Connections at once; more are told to come back."""
+    idle_connection_s: float = 30.0
+    """A connection on which no request comes for this long is closed."""
     lag_s: float = 1.0
     """When the server's event loop comes later than this, check-ins are told to come back, unread."""
     record_bytes: int = GIB

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from granian._granian import SocketHolder
 from granian.constants import HTTPModes, Interfaces
+from granian.http import HTTP1Settings
 from granian.server.embed import Server
 
 from vennue.control.branch import Flush
@@ -38,13 +39,15 @@ from vennue.policies import get_policy, load_policies
 from vennue.server.app import App
 from vennue.server.application import Application
 from vennue.server.config import Limits, ServerConfig
+from vennue.server.door import Door
 from vennue.server.leaf import LeafApp
 from vennue.server.routes.leaves import MAX_TOGETHER
 from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
 from vennue.state.ledger import Ledger, SqlLedger
 from vennue.state.space import Space
-from vennue.updates.blobs import BlobStore, DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
+from vennue.updates.blobs import BlobStore
 from vennue.updates.cache import SERVED_S, BlobCache
 from vennue.updates.strategies import load_strategies
 from vennue.updates.variants import Variants
@@ -273,7 +276,9 @@ class _Granian(Server):
             websockets=False,
             backlog=BACKLOG,
             # Granian counts connections here, open long polls and idle ones included. Those above the limit wait.
-            backpressure=min(limits.connections, _connections_possible()),
+            backpressure=_most_connections(limits),
+            # This holds for the time between two requests, too.
+            http1_settings=HTTP1Settings(header_read_timeout=max(1, round(limits.idle_connection_s * 1000))),
             log_enabled=False,
         )
         self._listener = listener
@@ -323,8 +328,10 @@ async def _recording(recorder: Recorder) -> AsyncIterator[None]:
 async def _answering(
     app: Application, announce_stop: Callable[[], None], listener: socket.socket, config: ServerConfig
 ) -> AsyncIterator[asyncio.Task[None]]:
+    entrance = listener.dup()
     granian = _Granian(app, listener, config.limits)
     loop = asyncio.get_running_loop()
+    door = loop.create_task(Door(entrance, _most_connections(config.limits), app.responses).run(), name="door")
     watching = [
         loop.create_task(app.watch.run(), name="stalled bodies"),
         loop.create_task(app.lag.run(), name="loop lag"),
@@ -333,6 +340,8 @@ async def _answering(
     try:
         yield serving
     finally:
+        door.cancel()
+        entrance.close()  # or the kernel would let others in, though nobody answers them any more
         announce_stop()
         granian.interrupt_signal = True
         granian.main_loop_interrupt.set()
@@ -386,6 +395,10 @@ def _cannot_listen(host: str, port: int, error: OSError | ValueError) -> VennueE
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _most_connections(limits: Limits) -> int:
+    return min(limits.connections, _connections_possible())
 
 
 def _connections_possible() -> int:
