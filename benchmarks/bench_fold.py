@@ -18,7 +18,7 @@ from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.codecs import CODECS, TopK
 from vennue.tensors.model import MappedModel, layout_of, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.fold import Fold, Term
 from vennue.updates.running import FOLD_TOGETHER
 from vennue.updates.spool import Spool

@@ -27,7 +27,7 @@ import numpy as np
 from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.layout import ModelLayout
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 root, updates, model_bytes = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 layout = ModelLayout.of([("w", "F32", (model_bytes // 4,))], keep_order=True)

@@ -33,7 +33,7 @@ from vennue.policies import get_policy
 from vennue.protocol import CheckInRequest
 from vennue.state.ledger import SqlLedger
 from vennue.tensors.model import save
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 SECONDS: Final = 3.0
 DEVICES: Final = 40_000

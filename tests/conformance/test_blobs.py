@@ -9,7 +9,8 @@ import pytest
 
 from vennue.core.errors import Conflict, InvalidInput, NotFound, TooLarge
 from vennue.core.ids import Digest
-from vennue.updates.blobs import BlobStore, DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
+from vennue.updates.blobs import BlobStore
 
 STORES: dict[str, Callable[[Path], BlobStore]] = {
     "directory": lambda root: DirectoryBlobs(root / "blobs"),

@@ -15,7 +15,7 @@ from vennue.tensors.codecs import BLOCK_ELEMENTS, CONTENT_KEY, PLAIN
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import Array, MappedModel, assemble, load, narrowed, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.commit import commit_model
 from vennue.updates.fold import Fold, Term
 from vennue.updates.plan import RoundPlan

@@ -18,7 +18,7 @@ from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.codecs import CODECS
 from vennue.tensors.model import load, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.intake import UpdateSink
 from vennue.updates.plan import RoundPlan
 

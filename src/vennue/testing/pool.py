@@ -36,7 +36,7 @@ from vennue.server.run import assemble
 from vennue.state.ledger import Ledger
 from vennue.testing.ledgers import MemoryLedger
 from vennue.testing.virtual import Process, VirtualLoop, check_alive
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 URL: Final = "http://pool.test"
 EPOCH_S: Final = 1_700_000_000.0

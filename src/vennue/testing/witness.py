@@ -30,7 +30,7 @@ from vennue.core.round import AttemptState
 from vennue.state.ledger import CommitRecord
 from vennue.tensors.model import load
 from vennue.testing.ledgers import MemoryLedger
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 Numbers = dict[str, npt.NDArray[np.float32]]
 

@@ -14,7 +14,8 @@ from vennue.control.leaves import Leaves
 from vennue.core.errors import Unavailable
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import AttemptView, PartialManifest, PartialReceipt, ReportReceipt, Task
-from vennue.updates.blobs import BlobStore, DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
+from vennue.updates.blobs import BlobStore
 
 AT_ONCE = Flush(reports=1000, bytes=2**30, age_s=0.0, margin_s=0.0)
 """Every sum goes up as soon as the one before it is answered."""

@@ -24,7 +24,7 @@ from vennue.policies import get_policy
 from vennue.protocol import CheckInRequest, Task
 from vennue.state.ledger import Batch, SqlLedger
 from vennue.tensors.model import load, save
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 PACING = Pacing(short_s=1.0, busy_s=10.0, idle_s=100.0, spread=0.5)
 

@@ -10,7 +10,7 @@ from vennue.control import distribution as module
 from vennue.control.distribution import Distribution
 from vennue.core.errors import InvalidInput, NotFound
 from vennue.tensors.model import save
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.variants import Variants
 
 TEXT = b"the same line again\n" * 1000

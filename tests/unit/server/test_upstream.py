@@ -7,7 +7,7 @@ import pytest
 
 from vennue.server import upstream
 from vennue.server.upstream import HttpUpstream
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.cache import BlobCache
 
 

@@ -25,7 +25,7 @@ from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY
 from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy

@@ -9,7 +9,7 @@ import pytest
 
 from vennue.core.errors import OutOfSpace, StorageError, TooLarge
 from vennue.core.ids import Digest
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 DATA = b"0123456789" * 100
 OTHER = Digest("a" * 64)

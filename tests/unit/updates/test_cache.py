@@ -6,7 +6,7 @@ import pytest
 
 from vennue.core.errors import OutOfSpace
 from vennue.core.ids import Digest
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.cache import BlobCache
 
 ABSENT = Digest("0" * 64)

@@ -12,7 +12,7 @@ from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.codecs import CONTENT_KEY
 from vennue.tensors.model import Array, load, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.fold import Totals
 from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Spool

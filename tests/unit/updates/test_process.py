@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from vennue.core.ids import AssignmentId, AttemptId
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.tensors.layout import ModelLayout
 from vennue.updates.plan import RoundPlan
 from vennue.updates.strategies import FedAdam

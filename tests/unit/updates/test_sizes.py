@@ -10,7 +10,7 @@ from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import load, save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 
 BLOCK_BYTES = 2**20
 HUGE_BYTES = 2_200_000_000

@@ -14,7 +14,7 @@ from vennue.tensors.delta import DeltaReader
 from vennue.tensors.model import load, save
 from vennue.tensors.rounded import unrounded
 from vennue.updates import variants as module
-from vennue.updates.blobs import DirectoryBlobs
+from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.variants import ZSTD, Kind, Variants
 
 ABSENT = Digest("0" * 64)
