@@ -5,8 +5,8 @@ It imports only the core, and is handed chunks of bytes: how they travelled is n
 
 From the outside in: ``aggregator`` (one attempt's updates), ``intake`` (an update on its way in), ``spool`` (updates on
 disk), ``running`` and ``fold`` (their running sum), ``sums`` (what leaves send), ``update_set`` (them side by side),
-``commit`` and ``strategies`` (from there to the next model), ``blobs`` and ``blob_directory`` (where models live). What a model is, and how
-its numbers travel, is in `vennue.tensors`.
+``commit`` and ``strategies`` (from there to the next model), ``blobs`` and ``blob_directory`` (where models live). What
+a model is, and how its numbers travel, is in `vennue.tensors`.
 """
 
 from vennue.updates.aggregator import Aggregate, RoundAggregator
