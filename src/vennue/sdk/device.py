@@ -26,8 +26,8 @@ from vennue.sdk import models
 from vennue.sdk.models import Array, Model
 from vennue.sdk.retry import Retry
 from vennue.sdk.session import Assignment, Attributes, Number, Servant, told
-from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, blocking
-from vennue.sdk.wire import Wire
+from vennue.sdk.transport import Timing, blocking
+from vennue.sdk.wire import async_wire, blocking_wire
 
 
 class _TaskBase:
@@ -229,8 +229,7 @@ class Device(_DeviceBase):
         timing: Timing | None = None,
     ) -> None:
         super().__init__(device_id, attributes, private, model_form)
-        timing = timing or Timing()
-        self._wire = Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
+        self._wire = blocking_wire(server, retry, transport, timing)
 
     def tasks(
         self,
@@ -299,8 +298,7 @@ class AsyncDevice(_DeviceBase):
         timing: Timing | None = None,
     ) -> None:
         super().__init__(device_id, attributes, private, model_form)
-        timing = timing or Timing()
-        self._wire = Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
+        self._wire = async_wire(server, retry, transport, timing)
 
     async def tasks(
         self,

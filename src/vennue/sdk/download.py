@@ -89,7 +89,7 @@ class Download:
 
     @property
     def path(self) -> str:
-        """What to ask for."""
+        """The path to ask for."""
         query = ""
         if self._form in ROUNDINGS:
             query = f"?rounding={self._form}"
@@ -99,7 +99,7 @@ class Download:
 
     @property
     def headers(self) -> dict[str, str]:
-        """And how."""
+        """The headers to ask with: for the rest, where a part of the blob is here."""
         headers = {"accept-encoding": "zstd" if self._form in {"compressed", "delta"} else "identity"}
         if self._received_bytes:
             headers |= {"range": f"bytes={self._received_bytes}-", "if-range": self._etag}

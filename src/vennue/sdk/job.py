@@ -25,8 +25,8 @@ from vennue.core.job import After, JobSpec, Setting
 from vennue.sdk.driver import Driver
 from vennue.sdk.models import Model
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, blocking
-from vennue.sdk.wire import Wire
+from vennue.sdk.transport import Timing, blocking
+from vennue.sdk.wire import async_wire, blocking_wire
 
 log = logging.getLogger("vennue.sdk")
 
@@ -164,7 +164,7 @@ class Job(_JobBase):
         **fields: Unpack[SpecFields],
     ) -> None:
         checked = _spec(spec, fields)
-        self._driver = Driver(_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
+        self._driver = Driver(blocking_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
 
     @classmethod
     def attach(
@@ -178,7 +178,7 @@ class Job(_JobBase):
     ) -> Self:
         """The job with this id. Raises NotFound, with the first call, if the server does not know it."""
         attached = cls.__new__(cls)
-        attached._driver = Driver(_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
+        attached._driver = Driver(blocking_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
         return attached
 
     def register(self) -> protocol.JobView:
@@ -277,7 +277,7 @@ class AsyncJob(_JobBase):
         **fields: Unpack[SpecFields],
     ) -> None:
         checked = _spec(spec, fields)
-        self._driver = Driver(_async_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
+        self._driver = Driver(async_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
 
     @classmethod
     def attach(
@@ -291,7 +291,7 @@ class AsyncJob(_JobBase):
     ) -> Self:
         """See `Job.attach`."""
         attached = cls.__new__(cls)
-        attached._driver = Driver(_async_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
+        attached._driver = Driver(async_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
         return attached
 
     async def register(self) -> protocol.JobView:
@@ -351,20 +351,6 @@ class AsyncJob(_JobBase):
             await self._driver.leave(error)
         finally:
             await self.close()
-
-
-def _wire(
-    server: str | None, retry: Retry | None, transport: httpx.BaseTransport | None, timing: Timing | None
-) -> Wire:
-    timing = timing or Timing()
-    return Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
-
-
-def _async_wire(
-    server: str | None, retry: Retry | None, transport: httpx.AsyncBaseTransport | None, timing: Timing | None
-) -> Wire:
-    timing = timing or Timing()
-    return Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
 
 
 def _check_run(turn: _RoundBase) -> None:

@@ -20,7 +20,7 @@ from vennue.core.ids import Digest
 from vennue.sdk.download import Damaged, Download, Fetched, Form, damaged
 from vennue.sdk.problems import TryAgain, check, given_up
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import Timing, Transport
+from vennue.sdk.transport import AsyncioTransport, BlockingTransport, Timing, Transport
 
 log = logging.getLogger("vennue.sdk")
 
@@ -233,3 +233,19 @@ class Wire:
             level = logging.WARNING if odd == 0 and warned.bit_count() == 1 else logging.INFO
             log.log(level, "%s failed, trying again in %.1f s: %s", what, wait_s, error.message)
             await self.transport.sleep(wait_s)
+
+
+def blocking_wire(
+    server: str | None, retry: Retry | None, transport: httpx.BaseTransport | None, timing: Timing | None
+) -> Wire:
+    """The wire of a class that blocks, with the defaults of what its caller left out."""
+    timing = timing or Timing()
+    return Wire(BlockingTransport(server, transport, timing), retry or Retry(), timing)
+
+
+def async_wire(
+    server: str | None, retry: Retry | None, transport: httpx.AsyncBaseTransport | None, timing: Timing | None
+) -> Wire:
+    """The wire of a class for asyncio, with the defaults of what its caller left out."""
+    timing = timing or Timing()
+    return Wire(AsyncioTransport(server, transport, timing), retry or Retry(), timing)
