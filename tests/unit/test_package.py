@@ -1,10 +1,12 @@
 """The package as users meet it: what it promises about its version, its types and what an import costs them."""
 
+import signal
 import subprocess
 import sys
 import tomllib
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +34,45 @@ def test_the_package_is_marked_as_typed():
 
 def test_the_console_script_starts_the_command_line():
     (script,) = entry_points(group="console_scripts", name="vennue")
+    assert script.value == PROJECT["scripts"]["vennue"]
     assert callable(script.load())
+
+
+INTERRUPTED = """
+import signal
+import sys
+
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {during!r}:
+            signal.raise_signal(signal.SIGINT)
+
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["vennue", "--version"]
+from vennue.__main__ import main
+
+main()
+"""
+
+
+def interrupted(during: str, **options: Any) -> tuple[int, str, str]:
+    program = INTERRUPTED.format(during=during)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, **options)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("during", ["vennue.cli", "cyclopts", "rich.console"])
+def test_ctrl_c_while_the_command_line_is_being_loaded_ends_it_without_a_word(during):
+    assert interrupted(during) == (130, "", "")
+
+
+def test_ctrl_c_is_not_heard_where_the_shell_has_it_ignored():
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    assert interrupted("cyclopts", preexec_fn=ignore) == (0, f"{PROJECT['version']}\n", "")
 
 
 def test_every_error_can_be_imported_from_the_public_module():

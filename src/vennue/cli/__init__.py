@@ -26,7 +26,7 @@ app = cyclopts.App(
     help="Many federated-learning jobs, one pool of devices.",
     help_format="plaintext",
     help_epilogue=_ENDING,
-    version=vennue.__version__,
+    version=lambda: vennue.__version__,
     default_parameter=cyclopts.Parameter(negative=()),
     # Failures are shown by `main`, in one form for all.
     exit_on_error=False,
