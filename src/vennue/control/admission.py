@@ -12,13 +12,26 @@ import operator
 
 import msgspec
 
-from vennue.core.errors import Infeasible
+from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.job import JobSpec
 from vennue.core.pool import Pool
 from vennue.core.requirement import Requirement
 from vennue.updates.plan import RoundPlan
 
 _FIX = 'or submit it with if_infeasible: "wait"'
+_MODES = {
+    "fedbuff": (
+        "async",
+        "discounts reports by how old the model is that they started from, and in a synchronous round none is old",
+        'set mode: "async" with a buffer_size, or take fedavg, which is the same in synchronous rounds',
+    ),
+    "q-fedavg": (
+        "sync",
+        "weighs reports by their devices' losses of one model, and in an asynchronous job devices start from several",
+        'set mode: "sync", or take fedbuff',
+    ),
+}
+"""Strategies that make sense in one mode only: which, why, and what to do about it in the other one."""
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +82,12 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float, requirement
 
     Raises:
         Infeasible: even the whole eligible supply, or the tenant's quota, would not do.
-        InvalidInput: the spec makes no sense in itself.
+        InvalidInput: the spec makes no sense in itself, or its strategy not in its mode.
     """
     if requirement is None:
         requirement, _ = spec.check(pool.schema)
     RoundPlan.of(spec)
+    _check_mode(spec)
     seen = outlook(pool, spec, requirement, now)
     if spec.if_infeasible == "refuse":
         _check_quota(pool, spec)
@@ -88,6 +102,12 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float, requirement
                 fix=f"ask for fewer devices, allow more time, ask less of each device, {_FIX}",
             )
     return seen
+
+
+def _check_mode(spec: JobSpec) -> None:
+    mode, why, fix = _MODES.get(spec.strategy, (spec.mode, "", ""))
+    if mode != spec.mode:
+        raise InvalidInput(f"{spec.strategy} {why}", field="strategy", value=spec.strategy, fix=fix)
 
 
 def _check_quota(pool: Pool, spec: JobSpec) -> None:

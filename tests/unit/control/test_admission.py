@@ -114,3 +114,24 @@ def test_a_spec_that_makes_no_sense_is_refused_before_anything_else(pool):
     with pytest.raises(InvalidInput) as caught:
         admit(pool, JobSpec(name="x", demand=0), DAY_S, window_s=DAY_S)
     assert caught.value.field == "demand"
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mode", "said"),
+    [
+        ("fedbuff", {}, "in a synchronous round none is old"),
+        ("q-fedavg", {"mode": "async", "buffer_size": 2}, "in an asynchronous job devices start from several"),
+    ],
+)
+def test_a_strategy_that_makes_no_sense_in_the_jobs_mode_is_refused_with_another_one(pool, strategy, mode, said):
+    with pytest.raises(InvalidInput) as caught:
+        admit(pool, JobSpec(name="x", demand=2, strategy=strategy, **mode), DAY_S, window_s=DAY_S)
+    assert (caught.value.field, caught.value.value) == ("strategy", strategy)
+    assert said in caught.value.message
+    assert caught.value.fix is not None
+    assert "or take fed" in caught.value.fix
+
+
+def test_fedbuff_is_for_asynchronous_jobs_and_q_fedavg_for_synchronous_ones(pool):
+    admit(pool, JobSpec(name="x", demand=2, strategy="fedbuff", mode="async", buffer_size=2), DAY_S, window_s=DAY_S)
+    admit(pool, JobSpec(name="x", demand=2, strategy="q-fedavg"), DAY_S, window_s=DAY_S)
