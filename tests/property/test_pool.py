@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, rule
 
 from tests.unit.core.pools import MODEL, ArrivalOrder, profile
+from vennue.core.assignment import Assignment
 from vennue.core.batch import Collected
-from vennue.core.binding import Assignment
 from vennue.core.effects import Commit
 from vennue.core.errors import InvariantViolated, VennueError
 from vennue.core.events import (

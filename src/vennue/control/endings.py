@@ -6,7 +6,7 @@ for the job, once, so that an owner sees how much a deadline or a lease wastes. 
 
 from collections import Counter, OrderedDict
 
-from vennue.core.binding import Outcome
+from vennue.core.assignment import Outcome
 from vennue.core.ids import AssignmentId, JobId, attempt_of, job_of
 
 _WORKED = frozenset({Outcome.LOST, Outcome.CLOSED, Outcome.DISPLACED})

@@ -5,7 +5,7 @@ Each is answered when the pool has bound the device, at a stop, or when the ledg
 
 import asyncio
 
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.errors import StorageError
 from vennue.core.ids import DeviceId
 

@@ -14,8 +14,8 @@ from vennue.control.dataplane import Body
 from vennue.control.pacing import Pace, Pacing, Want
 from vennue.control.recorder import Recorder
 from vennue.control.tokens import Tokens
+from vennue.core.assignment import Assignment, Outcome
 from vennue.core.batch import Collected
-from vennue.core.binding import Assignment, Outcome
 from vennue.core.errors import (
     InvalidInput,
     InvalidUpdate,

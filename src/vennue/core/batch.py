@@ -20,7 +20,6 @@ from vennue.core.requirement import Profile
 MAX_BATCH: Final = 4096
 """As many check-ins are bound at once, however short they have waited: it bounds memory, and the pause for binding."""
 
-
 MAX_WINDOW_S: Final = 30.0
 """The longest window: a device waits for its answer, and callers give up after a minute."""
 

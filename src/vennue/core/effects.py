@@ -6,7 +6,7 @@ recovery. The records are also what the ledger stores and what `Pool.restore` ta
 
 import msgspec
 
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import JobSpec, JobState, Setting
 from vennue.core.round import AttemptState

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.effects import (
     AttemptClosed,
     AttemptRecord,
@@ -52,7 +52,7 @@ def assignments_are_eligible(pool: Pool) -> Complaints:
     """2. Every assignment is eligible: the region's signature includes the request's requirement."""
     for request in pool.table.requests():
         for assignment in (*request.live.values(), *request.reported.values()):
-            if isinstance(assignment, Assignment) and not assignment.signature >> request.bit & 1:
+            if not assignment.signature >> request.bit & 1:
                 yield f"assignment {assignment.id} is in region {assignment.signature:x} without bit {request.bit}"
 
 
@@ -69,10 +69,9 @@ def devices_serve_a_round_once(pool: Pool) -> Complaints:
     for request in pool.table.requests() if pool.table.once_per_round else ():
         seen: set[DeviceId] = set()
         for assignment in () if request.continuous else (*request.live.values(), *request.reported.values()):
-            if isinstance(assignment, Assignment) and assignment.device in seen:
+            if assignment.device in seen:
                 yield f"device {assignment.device} serves attempt {request.attempt} twice"
-            elif isinstance(assignment, Assignment):
-                seen.add(assignment.device)
+            seen.add(assignment.device)
 
 
 def counters_are_derived(pool: Pool) -> Complaints:
@@ -81,7 +80,7 @@ def counters_are_derived(pool: Pool) -> Complaints:
     for request in pool.table.requests():
         counted += len(request.live)
         for name in request.live:
-            if attempt_of(AssignmentId(name)) != request.attempt:
+            if attempt_of(name) != request.attempt:
                 yield f"assignment {name} is counted under attempt {request.attempt}"
         for name in request.live.keys() & request.reported.keys():
             yield f"assignment {name} is both live and reported"

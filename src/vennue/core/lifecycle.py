@@ -8,7 +8,8 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from vennue.core.binding import Assignment, BindingTable, Outcome
+from vennue.core.assignment import Assignment, Outcome
+from vennue.core.binding import BindingTable
 from vennue.core.effects import (
     AssignmentEnded,
     AttemptClosed,
@@ -30,7 +31,7 @@ from vennue.core.events import (
     OpenRound,
     SubmitJob,
 )
-from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, attempt_id, job_of
+from vennue.core.ids import AttemptId, Digest, JobId, attempt_id, job_of
 from vennue.core.job import Job, JobState, Setting, unended_predecessors
 from vennue.core.losses import Losses
 from vennue.core.plan import Planner, Request
@@ -193,13 +194,10 @@ class Lifecycle:
             self._arm(attempt)
             self.planning.later("needs no more devices", attempt.id)
         self._tell(job, now, f"attempt {attempt.id} commits {len(attempt.committing)} reports")
-        self._outbox.append(Commit(attempt.id, _ids(attempt.committing)))
+        self._outbox.append(Commit(attempt.id, attempt.committing))
 
     def _committed(self, event: Committed, now: float) -> Job:
-        attempt = self._attempts.get(event.attempt)
-        job = self._known(job_of(event.attempt))
-        if attempt is None or not attempt.committing:
-            raise TooLate(f"attempt {event.attempt} is not committing", field="attempt", value=event.attempt)
+        job, attempt = self._committing(event.attempt)
         job.committed += 1
         job.model = event.result
         delay_s, collection_s = attempt.had_devices_at - attempt.since, now - attempt.had_devices_at
@@ -240,12 +238,17 @@ class Lifecycle:
             self._start_commit(attempt, now)
 
     def _commit_failed(self, event: CommitFailed, now: float) -> Job:
-        attempt = self._attempts.get(event.attempt)
-        job = self._known(job_of(event.attempt))
-        if attempt is None or not attempt.committing:
-            raise TooLate(f"attempt {event.attempt} is not committing", field="attempt", value=event.attempt)
+        job, attempt = self._committing(event.attempt)
         self._retry(job, attempt, now, f"the aggregate failed: {event.reason}")
         return job
+
+    def _committing(self, id: AttemptId) -> tuple[Job, Attempt]:
+        """An attempt whose aggregate is in the making, and its job."""
+        job = self._known(job_of(id))
+        attempt = self._attempts.get(id)
+        if attempt is None or not attempt.committing:
+            raise TooLate(f"attempt {id} is not committing", field="attempt", value=id)
+        return job, attempt
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -437,7 +440,7 @@ class Lifecycle:
         Their leases often run as long as the deadline, so that they would never be seen to run out.
         """
         for assignment in attempt.request.live.values():
-            if isinstance(assignment, Assignment) and now - assignment.bound_at >= attempt.limit_s / 2:
+            if now - assignment.bound_at >= attempt.limit_s / 2:
                 self.losses.observe(attempt.job, assignment.signature, lost=True)
 
     def _job_due(self, job: Job, now: float) -> None:
@@ -492,7 +495,3 @@ class Lifecycle:
 
     def _save(self, job: Job) -> None:
         self._outbox.append(SaveJob(job_record(job)))
-
-
-def _ids(names: tuple[str, ...]) -> tuple[AssignmentId, ...]:
-    return tuple(AssignmentId(name) for name in names)

@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from vennue.core.ids import AttemptId, DeviceId, JobId, Signature
+from vennue.core.assignment import Assignment
+from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature
 from vennue.core.profile import ResponseProfile
 from vennue.core.tenant import Tenant
 
@@ -107,8 +108,8 @@ class Request:
         """When the round's first attempt opened: a retry does not make the wait any shorter."""
         self.tenant = tenant
         """Whose quota it is served under, if any."""
-        self.live: dict[str, object] = {}
-        self.reported: dict[str, object] = {}
+        self.live: dict[AssignmentId, Assignment] = {}
+        self.reported: dict[AssignmentId, Assignment] = {}
         self.repeats = 0
         """Check-ins since the last device was bound, of devices that have reported in this round already."""
 

@@ -11,8 +11,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from vennue.core.assignment import Assignment, Outcome
 from vennue.core.batch import MAX_BATCH, Batch, Collected
-from vennue.core.binding import Assignment, Outcome
 from vennue.core.effects import Answered, Effect
 from vennue.core.errors import Conflict, Forbidden, NotFound, TooLate
 from vennue.core.events import (
@@ -254,7 +254,7 @@ class Pool(Recovery):
         attempt = self._attempts.get(attempt_of(event.assignment))
         if attempt is not None:
             earlier = attempt.request.reported.get(event.assignment)
-            if isinstance(earlier, Assignment):
+            if earlier is not None:
                 self._check_owner(earlier, event.device)
                 return False
         assignment = self._claimed(event)
@@ -303,7 +303,7 @@ class Pool(Recovery):
             if held is not None and held.request is request and not request.continuous:
                 self._release(held.id, Outcome.DISPLACED, now, "its device has reported with what it trained before")
             if not request.continuous and request.needs <= 0:
-                latest = AssignmentId(next(reversed(request.live)))
+                latest = next(reversed(request.live))
                 self._release(latest, Outcome.DISPLACED, now, "a device from before the restart has reported")
             self._admit(attempt, assignment)
             attempt.filled = request.needs <= 0

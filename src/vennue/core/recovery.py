@@ -8,7 +8,7 @@ goes back. Ids of assignments carry the number of restarts, so that none is give
 from collections.abc import Iterable
 from typing import Final
 
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.effects import AttemptRecord, JobRecord
 from vennue.core.errors import InvalidInput
 from vennue.core.events import Recover, Report

@@ -108,11 +108,6 @@ class RequirementRegistry:
         """The bits in use, ascending."""
         return tuple(sorted(self._registered))
 
-    @staticmethod
-    def covers(signature: Signature, bit: int) -> bool:
-        """Whether the region's devices meet the requirement with this bit."""
-        return bool(signature >> bit & 1)
-
     def signature(self, profile: Profile) -> Signature:
         """The region that devices with this profile are in."""
         try:

@@ -10,7 +10,7 @@ import math
 from enum import StrEnum
 
 from vennue.core.errors import IllegalTransition
-from vennue.core.ids import AttemptId, Digest, JobId, attempt_id
+from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId, attempt_id
 from vennue.core.job import JobSpec, Setting, share
 from vennue.core.plan import Request
 
@@ -88,7 +88,7 @@ class Attempt:
         self.last_bound_at: float | None = None
         """When the last device was bound; in an asynchronous attempt, only until its slots were first all filled."""
         self.closed_at: float | None = None
-        self.committing: tuple[str, ...] = ()
+        self.committing: tuple[AssignmentId, ...] = ()
         """Assignments whose reports the aggregate in the making holds."""
         self.result: Digest | None = None
         self.reason: str | None = None
@@ -98,7 +98,7 @@ class Attempt:
         """How often the server was restarted since the attempt opened."""
         self.version_at_restart = 0
         """What ``version`` was then: devices from before have that model, or an older one."""
-        self.returned: set[str] = set()
+        self.returned: set[AssignmentId] = set()
         """Assignments from before the latest restart whose reports have been counted since."""
 
     @property

@@ -10,7 +10,9 @@ from collections import deque
 
 import msgspec
 
+from vennue.core.assignment import Assignment
 from vennue.core.errors import InvalidInput
+from vennue.core.ids import AssignmentId
 from vennue.core.job import DAY_S
 
 OTHERS = "*"
@@ -56,7 +58,7 @@ class Tenant:
     def __init__(self, name: str, quota: Quota) -> None:
         self.name = name
         self.quota = quota
-        self.live: dict[str, object] = {}
+        self.live: dict[AssignmentId, Assignment] = {}
         """The live assignments of its jobs, by id."""
         self._slots: deque[list[int]] = deque()  # [slot of the day, devices bound in it], oldest first
         self._bound = 0

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from vennue.core.assignment import Assignment
 from vennue.core.batch import Collected
-from vennue.core.binding import Assignment
 from vennue.core.effects import (
     Answered,
     AssignmentEnded,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from vennue.core.binding import BindingTable, Outcome
+from vennue.core.assignment import Outcome
+from vennue.core.binding import BindingTable
 from vennue.core.errors import Conflict, NotFound
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, JobId, Signature
 from vennue.core.plan import Offer, Plan, Request, Tier

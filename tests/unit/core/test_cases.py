@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
 from vennue.core import invariants
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.effects import AssignmentEnded, Commit, JobEnded
 from vennue.core.errors import TooLate, VennueError
 from vennue.core.events import (

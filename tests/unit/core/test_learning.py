@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.core.pools import MODEL, RESULT, check_in, profile, submit
-from vennue.core.binding import Assignment
+from vennue.core.assignment import Assignment
 from vennue.core.events import CancelJob, Committed, OpenRound, Report
 from vennue.core.ids import AttemptId, JobId
 from vennue.core.plan import Plan, PoolView

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
-from vennue.core.binding import Assignment
 from vennue.core.effects import Commit
 from vennue.core.errors import TooLate
 from vennue.core.events import Abort, CheckIn, Committed, OpenRound, Recover, Report, ReportTogether, Tick
@@ -27,7 +26,7 @@ def serve(pool: Pool, device: str, now: float = 0.0) -> str | None:
 
 def reporters(pool: Pool) -> list[str]:
     """The devices whose reports the round of job j has."""
-    return [one.device for one in attempt(pool).request.reported.values() if isinstance(one, Assignment)]
+    return [one.device for one in attempt(pool).request.reported.values()]
 
 
 def commit(pool: Pool, now: float = 0.0) -> None:

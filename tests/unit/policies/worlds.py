@@ -1,10 +1,12 @@
 """Small worlds for the policies' tests: requests with the fields that matter, and regions by their bits."""
 
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from vennue.core.ids import AttemptId, JobId, Signature
+from vennue.core.assignment import Assignment
+from vennue.core.ids import AttemptId, DeviceId, JobId, Signature, assignment_id
 from vennue.core.plan import Plan, PoolView, Request
 from vennue.core.profile import ResponseProfile
 
@@ -30,9 +32,17 @@ def request(
         lottery=fields.pop("lottery", 0.5),
         **fields,
     )
-    for number in range(bound):
-        made.live[f"{job}.1.1.{number}"] = object()
+    bind(made, bound)
     return made
+
+
+def bind(request: Request, devices: int) -> None:
+    """Give a request so many devices more."""
+    for number in range(len(request.live) + 1, len(request.live) + devices + 1):
+        id = assignment_id(request.attempt, number)
+        request.live[id] = Assignment(
+            id, DeviceId(id), request, Signature(1 << request.bit), 0.0, math.inf, accepted=True, version=0
+        )
 
 
 def region(*bits: int) -> Signature:
@@ -62,8 +72,7 @@ def history(rng: random.Random) -> Iterator[PoolView]:
     rates = _rates(rng, bits)
     for step in range(rng.randint(1, 8)):
         for r in requests:
-            for _ in range(rng.choice([0, 0, 0, 1, 5])):
-                r.live[f"{r.attempt}.{len(r.live)}"] = object()
+            bind(r, rng.choice([0, 0, 0, 1, 5]))
         requests = [r for r in requests if rng.random() < (0.9 if r.needs else 0.5)] if rng.random() < 0.9 else []
         for _ in range(rng.choice([0, 1, 2, 4])):
             made = _some_request(rng, rng.choice(bits), step, len(requests))

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from vennue.core.assignment import Assignment
 from vennue.core.errors import InvalidInput
-from vennue.core.ids import AttemptId, attempt_id
+from vennue.core.ids import AssignmentId, AttemptId, attempt_id
 from vennue.core.plan import EMPTY_PLAN, Plan, Planner, PoolView, Request
 from vennue.core.region import RequirementRegistry
 from vennue.core.round import lottery
@@ -220,8 +221,8 @@ class KernelEngine:
         for index in np.flatnonzero(jobs["open"]).tolist():
             row = jobs[index]
             request = self._request(index, row)
-            request.live = cast("dict[str, object]", range(row["live"]))
-            request.reported = cast("dict[str, object]", range(row["reported"]))
+            request.live = cast("dict[AssignmentId, Assignment]", range(row["live"]))
+            request.reported = cast("dict[AssignmentId, Assignment]", range(row["reported"]))
             if request.continuous:
                 request.attained = int(row["service"])
                 request.committed = int(row["committed"])
