@@ -48,8 +48,9 @@ docs: $(READY) ## Check the documents' links, and run their commands and program
 bench: $(READY) ## Run the benchmarks, or a single one with ONLY=name; writes build/bench.json
 	@$(BIN)/python -m benchmarks $(ONLY) $(ARGS)
 
-soak: $(READY) ## Search for broken promises: 10 000 simulated pools, and 10 000 examples per property: hours
+soak: $(READY) ## Search for broken promises: 20 000 simulated pools, and 10 000 examples per property: hours
 	@$(BIN)/python -m vennue.testing.simulate --seeds 10000 --processes 2
+	@$(BIN)/python -m vennue.testing.simulate --leaves --seeds 10000 --processes 2
 	@$(BIN)/python -m pytest tests/property -n 2 --hypothesis-profile=soak --timeout=0 $(ARGS)
 
 clean: ## Remove caches and results, but not .venv

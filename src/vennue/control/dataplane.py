@@ -17,9 +17,10 @@ from typing import Final
 
 import msgspec
 
+from vennue.control.answers import Answers
 from vennue.control.distribution import Distribution
 from vennue.control.uploads import Uploads
-from vennue.core.errors import InvalidInput, InvalidModel, NotFound, StorageError, TooLate
+from vennue.core.errors import InvalidInput, InvalidModel, NotFound, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
 from vennue.tensors.model import check_model
@@ -28,12 +29,12 @@ from vennue.updates.blobs import BlobStore, BlobWriter
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
 from vennue.updates.sums import Partial, Receipt
-from vennue.updates.tombstones import Tombstones
 from vennue.updates.variants import Variants
 
 log = logging.getLogger("vennue.control")
 
 REMEMBERED_MODELS: Final = 1024
+RETRY_S: Final = 1.0
 
 Body = Callable[[int], AsyncIterator[bytes]]
 """Gives a body's chunks, once it is told the most bytes that it may have."""
@@ -80,7 +81,7 @@ class DataPlane:
     Args:
         blobs: where models and aggregates are.
         spool: the directory where reports wait.
-        receipts: the directory where the receipts of closed rounds are kept; beside the spool by default.
+        receipts: the directory where answers to later repeats are kept; beside the spool by default.
         max_uploads: models and reports being received at once.
         durable: whether an acknowledged report survives a power loss, not only a crash of the process.
         variants: other forms of models, for devices that ask for them.
@@ -102,9 +103,7 @@ class DataPlane:
         self._refused_bytes = 0
         self._spool = spool
         self._durable = durable
-        self._graves = receipts or spool.with_name("receipts")
-        self._tombstones: Tombstones | None = None
-        self._burying = asyncio.Lock()
+        self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
         self._open: dict[AttemptId, _Open] = {}
         self._checked: OrderedDict[Digest, None] = OrderedDict()
 
@@ -164,12 +163,7 @@ class DataPlane:
                 raise
             log.warning("the model of %s has another form now: the strategy begins anew: %s", attempt, error)
             made = await self.uploads.in_thread(make, None)
-        try:
-            await self._bury(entry, assignments, round_number)
-        except StorageError as error:
-            if entry.plan.asynchronous:  # after a crash, nothing else would tell them from reports that wait
-                raise
-            log.warning("%s", error)  # they count all the same; only a repeat after the round would be too late
+        await self._bury(entry, assignments, round_number)
         outcome = Outcome(
             result=made.model,
             memory=dict(made.memory),
@@ -204,6 +198,8 @@ class DataPlane:
         entry = self._open.pop(attempt, None)
         if entry is None:
             return
+        if discard:
+            self._answers.forget(attempt)
         async with entry.opening:
             if entry.taking:
                 await asyncio.wait(entry.taking.values())
@@ -225,7 +221,8 @@ class DataPlane:
     async def recover(self, attempt: AttemptId, committed: int) -> list[Receipt]:
         """The reports of an expected attempt that count since before a crash, and are not in a commit.
 
-        A partial sum that was not taken is dropped: nobody was told that it counts, so its leaf will send it again.
+        A partial sum that was not taken is dropped: nobody was told that it counts, so its leaf will send it again. So
+        is a report that was refused while it arrived another time.
 
         Args:
             attempt: whose.
@@ -237,17 +234,19 @@ class DataPlane:
         """
         aggregator = await self._aggregator(self._entry(attempt))
 
+        await self._answers.recover(attempt, committed)
+        # What an asynchronous job has committed from this attempt: only its removal was cut off.
+        committed_before = await self._answers.those_kept(aggregator.finished)
+
         def settle() -> list[Receipt]:
-            graves = self._graveyard()
-            graves.settle(attempt, committed)
             for partial in aggregator.waiting:
                 aggregator.drop_partial(partial.id)
-            # What an asynchronous job has committed from this attempt: only its removal was cut off.
-            aggregator.release([each for each in aggregator.finished if graves.find(each) is not None])
+            aggregator.release(committed_before)
+            for assignment in filter(self._answers.is_refused, aggregator.finished):
+                aggregator.drop(assignment)
             return list(aggregator.finished.values())
 
-        async with self._burying:
-            return await self.uploads.in_thread(settle)
+        return await self.uploads.in_thread(settle)
 
     async def stop(self) -> None:
         """Let the threads end. Reports of open attempts stay on the disk."""
@@ -278,8 +277,28 @@ class DataPlane:
         receipt = await self.receipt(assignment)
         if receipt is not None:
             return receipt
-        async with self._burying:
-            return await self.uploads.in_thread(lambda: self._graveyard().find(assignment))
+        return await self._answers.receipt(assignment)
+
+    def is_refused(self, assignment: AssignmentId) -> bool:
+        """Whether it was said, or is about to be said, that a report does not count: so it never does."""
+        return self._answers.is_refused(assignment)
+
+    async def refuse(self, attempt: AttemptId, assignments: Collection[AssignmentId]) -> None:
+        """Reports of an attempt do not count, and never will: durably, once this returns. Then they may be told.
+
+        Of an attempt that is over there is nothing to note.
+
+        Raises:
+            Overloaded: one of them was counted meanwhile; whoever sent it asks again.
+            StorageError: it cannot be made durable.
+        """
+        entry = self._open.get(attempt)
+        if entry is None:
+            return
+        for assignment in assignments:
+            if assignment in entry.counted or assignment in entry.untaken:
+                raise Overloaded("it was counted this very moment", retry_after_s=RETRY_S, fix="send it again")
+        await self._answers.refuse(attempt, assignments)
 
     async def receive(
         self,
@@ -483,17 +502,9 @@ class DataPlane:
     async def _bury(self, entry: _Open, assignments: Iterable[AssignmentId], round_number: int) -> None:
         """From now on, a repeat of these finds its answer on the disk."""
         receipts = [receipt for each in assignments if (receipt := entry.counted.get(each)) is not None]
-        async with self._burying:
-            await self.uploads.in_thread(
-                lambda: self._graveyard().bury(entry.attempt, receipts, round_number=round_number)
-            )
+        await self._answers.keep(entry.attempt, receipts, round_number)
         for receipt in receipts:
             entry.counted.pop(receipt.assignment, None)
-
-    def _graveyard(self) -> Tombstones:
-        if self._tombstones is None:
-            self._tombstones = Tombstones(self._graves, durable=self._durable)
-        return self._tombstones
 
 
 def _retrieved(done: asyncio.Task[None]) -> None:

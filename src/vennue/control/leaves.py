@@ -9,9 +9,9 @@ from typing import Final
 
 from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
-from vennue.control.selector import live_assignment
+from vennue.control.selector import check_not_refused, live_assignment
 from vennue.control.tokens import Tokens
-from vennue.core.errors import Conflict, NotFound, Overloaded, StorageError, TooLate, VennueError
+from vennue.core.errors import Conflict, Forbidden, NotFound, Overloaded, StorageError, TooLate, VennueError
 from vennue.core.events import Report, ReportTogether
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, attempt_of, job_of
 from vennue.core.recovery import SERVED
@@ -75,6 +75,7 @@ class Leaves:
         try:
             await data.receive_partial(attempt, partial, body)
             reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
+            check_not_refused(coordinator, partial.receipts)
             coordinator.apply(ReportTogether(reports))
         except (TooLate, NotFound, Conflict) as error:
             await data.drop_partial(attempt, id)
@@ -102,33 +103,52 @@ class Leaves:
         """
         counted_before: list[AssignmentId] = []
         refused: dict[AssignmentId, str] = {}
+        """For good."""
+        wrong: dict[AssignmentId, str] = {}
+        """As they are: the device itself may still be right."""
         for report in manifest.reports:
             try:
-                device = self._holder(report)
-                if await self._coordinator.data.receipt(report.assignment) is not None:
+                if await self._counts(report):
                     counted_before.append(report.assignment)
-                elif self._coordinator.pool.awaits(report.assignment) is not None:
-                    # It comes back to an assignment from before a restart.
-                    if job_of(attempt_of(report.assignment)) in self._coordinator.pool.table.served(device):
-                        refused[report.assignment] = SERVED
-                elif live_assignment(self._coordinator, report.assignment).device != device:
-                    refused[report.assignment] = "the assignment is another device's"
-            except TooLate as error:
-                if await self._coordinator.data.old_receipt(report.assignment) is not None:
-                    counted_before.append(report.assignment)
-                else:
-                    refused[report.assignment] = error.message
             except StorageError:
                 raise
-            except VennueError as error:
+            except TooLate as error:
                 refused[report.assignment] = error.message
+            except VennueError as error:
+                wrong[report.assignment] = error.message
         self._coordinator.check_working()
-        if not counted_before and not refused:
+        if not counted_before and not refused and not wrong:
             refused = self._without_place(attempt, manifest)
-        if not counted_before and not refused:
+        if not counted_before and not refused and not wrong:
             return None
-        await self._coordinator.settled()  # a restart must not count what was said to be refused
-        return PartialReceipt(counted=False, counted_before=counted_before, refused=refused)
+        await self._coordinator.data.refuse(attempt, refused)  # a restart must not count what was said to be refused
+        await self._coordinator.settled()
+        return PartialReceipt(counted=False, counted_before=counted_before, refused=refused | wrong)
+
+    async def _counts(self, report: PartialReport) -> bool:
+        """Whether a report counts already.
+
+        Raises:
+            TooLate: it cannot count any more.
+            StorageError: it counts as part of another sum, and that cannot be made durable.
+            VennueError: it is not its device's, or of no job.
+        """
+        coordinator, id = self._coordinator, report.assignment
+        device = self._holder(report)
+        if await coordinator.data.receipt(id) is not None:
+            return True
+        try:
+            check_not_refused(coordinator, [id])
+            if coordinator.pool.awaits(id) is not None:  # it comes back to an assignment from before a restart
+                if job_of(attempt_of(id)) in coordinator.pool.table.served(device):
+                    raise TooLate(SERVED, field="assignment", value=id)
+            elif live_assignment(coordinator, id).device != device:
+                raise Forbidden("the assignment is another device's", field="token")
+        except TooLate:
+            if await coordinator.data.old_receipt(id) is None:
+                raise
+            return True
+        return False
 
     def _without_place(self, attempt: AttemptId, manifest: PartialManifest) -> dict[AssignmentId, str]:
         """Those for which there is no place in their round beside the others."""

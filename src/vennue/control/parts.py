@@ -181,7 +181,9 @@ async def expected_report(coordinator: Coordinator, id: AssignmentId, token: str
     except TooLate:
         if await coordinator.data.old_receipt(id) is not None:
             return None
-        if coordinator.pool.awaits(id) is None:
+        if coordinator.pool.awaits(id) is None or coordinator.data.is_refused(id):
+            await coordinator.data.refuse(attempt_of(id), [id])
+            await coordinator.settled()
             raise
     attempt = coordinator.pool.jobs[job_of(attempt_of(id))].attempt
     if attempt is None:

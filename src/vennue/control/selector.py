@@ -6,7 +6,7 @@ not durable yet. A report is counted after it is durable in the data plane, and 
 
 import asyncio
 import random
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Final
 
 from vennue.control.coordinator import Coordinator
@@ -43,6 +43,8 @@ from vennue.updates.sums import Receipt
 MAX_DEVICE_NAME: Final = 128
 HINT_S: Final = 0.25
 """How old the pool-wide picture may be by which idle devices are paced."""
+RETRY_S: Final = 1.0
+REFUSED: Final = "it was too late when it came before"
 
 _ENDINGS: Final = {
     Outcome.DECLINED: "the device declined it",
@@ -202,7 +204,11 @@ class Selector:
             try:
                 attempt, version = await self._taking(id)
                 self._check_model(attempt, model)
-                receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token, version=version)
+                try:
+                    receipt = await data.receive(id, weight, metrics, body, sha256=sha256, token=token, version=version)
+                except TooLate:  # its round has ended while it arrived; or the pool was rebuilt, and takes it again
+                    await self._taking(id)
+                    raise Overloaded("the server was interrupted", retry_after_s=RETRY_S, fix="send it again") from None
                 counted = await self._count(attempt, version, device, receipt)
                 repeated = receipt.duplicate  # of uploads that race, the one that is stored may not be first to count
             except VennueError as error:
@@ -213,7 +219,9 @@ class Selector:
                     counters.refused_reports += 1
                     if isinstance(error, TooLate):
                         counters.late_reports += self._coordinator.endings.credit(id)
-                        await self._coordinator.settled()  # a restart must not count what was told to be too late
+                        # A restart must not count what was told to be too late.
+                        await data.refuse(attempt_of(id), [id])
+                        await self._coordinator.settled()
                     raise
         if counted:
             counters.reports += 1
@@ -234,7 +242,8 @@ class Selector:
         except TooLate:
             # Many model updates may have been made of an asynchronous attempt, each with reports in it.
             attempt = pool.awaits(id)
-            if attempt is None or await self._coordinator.data.old_receipt(id) is not None:
+            data = self._coordinator.data
+            if attempt is None or data.is_refused(id) or await data.old_receipt(id) is not None:
                 raise
             return attempt, attempt.version_at_restart
         attempt = pool.jobs[assignment.job].attempt
@@ -245,6 +254,7 @@ class Selector:
         """Count a durable report; whether it was counted now. One that does not count is dropped."""
         coordinator = self._coordinator
         try:
+            check_not_refused(coordinator, [receipt.assignment])
             counted: bool = coordinator.apply(Report(receipt.assignment, device))
         except StorageError:
             # The pool is being rebuilt, and may have found the report by now: it stays, to count then or when repeated.
@@ -340,3 +350,10 @@ def live_assignment(coordinator: Coordinator, id: AssignmentId) -> Assignment:
             value=id,
             fix="check in again",
         ) from None
+
+
+def check_not_refused(coordinator: Coordinator, assignments: Iterable[AssignmentId]) -> None:
+    """Call it as reports are about to count: `TooLate` if one of them was refused, by whatever way it came then."""
+    for assignment in assignments:
+        if coordinator.data.is_refused(assignment):
+            raise TooLate(REFUSED, field="assignment", value=assignment, fix="check in again")

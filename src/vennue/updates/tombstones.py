@@ -1,15 +1,17 @@
-"""Tombstones: the receipts of counted updates, kept when their round is over, so that a repeat still gets its answer.
+"""Tombstones: what was said of updates that nothing else tells of any more, so that a repeat still gets its answer.
 
-One file per attempt, a line of JSON per aggregate: appended before the round commits, so that they are there after a
-crash whenever the commit is. A line names the round that it is for: after a crash, `Tombstones.settle` removes those of
-a round that did not commit. The oldest files go when all of them together take too much of the disk.
+The receipts of counted updates are kept when their round is over, and the names of those that were refused as too late
+while it was not. One file per attempt, with lines of JSON. Receipts are appended before the round commits, so that they
+are there after a crash whenever the commit is; their line names the round that it is for, and after a crash
+`Tombstones.settle` removes those of a round that did not commit. The oldest files go when all of them together take too
+much of the disk.
 """
 
 import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,26 +61,24 @@ class Tombstones:
             StorageError: they cannot be written.
         """
         rows = [[receipt.assignment, receipt.body_bytes, receipt.weight, receipt.sha256] for receipt in receipts]
-        if not rows:
-            return
-        # A line of its own, even after one that a crash has cut off.
-        line = "\n" + json.dumps({"round": round_number, "receipts": rows}, separators=(",", ":")) + "\n"
-        path = self._directory / (attempt + _SUFFIX)
-        with storage_errors("keep the receipts of a round", path):
-            with path.open("a") as file:
-                file.write(line)
-                self._sync(file)
-            if self._durable and path.name not in self._sizes:
-                sync_directory(self._directory)
-        self._cache.pop(attempt, None)
-        self._sizes[path.name] = self._sizes.pop(path.name, 0) + len(line)
-        self._bytes += len(line)
-        while self._bytes > self._max_bytes and len(self._sizes) > 1:
-            oldest, size = self._sizes.popitem(last=False)
-            self._bytes -= size
-            self._cache.pop(AttemptId(oldest.removesuffix(_SUFFIX)), None)
-            with storage_errors("remove the receipts of an old round", path):
-                (self._directory / oldest).unlink(missing_ok=True)
+        if rows:
+            self._append(attempt, {"round": round_number, "receipts": rows})
+
+    def refuse(self, attempt: AttemptId, assignments: Iterable[AssignmentId]) -> None:
+        """Keep that updates of an attempt were refused, and must not count after a crash.
+
+        Raises:
+            StorageError: that cannot be written.
+        """
+        self._append(attempt, {"round": 0, "receipts": [], "refused": list(assignments)})
+
+    def refused(self, attempt: AttemptId) -> list[AssignmentId]:
+        """The assignments whose updates were refused, in that order.
+
+        Raises:
+            StorageError: they cannot be read.
+        """
+        return [AssignmentId(each) for line in self._lines(attempt) for each in line.get("refused", ())]
 
     def find(self, assignment: AssignmentId) -> Receipt | None:
         """The receipt of an assignment's update, as a duplicate's.
@@ -90,7 +90,9 @@ class Tombstones:
         if attempt in self._cache:
             self._cache.move_to_end(attempt)
         else:
-            self._cache[attempt] = self._read(attempt)
+            self._cache[attempt] = {
+                assignment: receipt for line in self._lines(attempt) for assignment, receipt in _receipts(line).items()
+            }
             if len(self._cache) > CACHED_ATTEMPTS:
                 self._cache.popitem(last=False)
         return self._cache[attempt].get(assignment)
@@ -123,23 +125,31 @@ class Tombstones:
         self._bytes += len(text) - self._sizes[path.name]
         self._sizes[path.name] = len(text)
 
+    def _append(self, attempt: AttemptId, line: Mapping[str, Any]) -> None:
+        # A line of its own, even after one that a crash has cut off.
+        text = "\n" + json.dumps(line, separators=(",", ":")) + "\n"
+        path = self._directory / (attempt + _SUFFIX)
+        with storage_errors("keep what was said of reports", path):
+            with path.open("a") as file:
+                file.write(text)
+                self._sync(file)
+            if self._durable and path.name not in self._sizes:
+                sync_directory(self._directory)
+        if attempt in self._cache:
+            self._cache[attempt] |= _receipts(line)
+        self._sizes[path.name] = self._sizes.pop(path.name, 0) + len(text)
+        self._bytes += len(text)
+        while self._bytes > self._max_bytes and len(self._sizes) > 1:
+            oldest, size = self._sizes.popitem(last=False)
+            self._bytes -= size
+            self._cache.pop(AttemptId(oldest.removesuffix(_SUFFIX)), None)
+            with storage_errors("remove the receipts of an old round", path):
+                (self._directory / oldest).unlink(missing_ok=True)
+
     def _sync(self, file: Any) -> None:
         if self._durable:
             file.flush()
             os.fsync(file.fileno())
-
-    def _read(self, attempt: AttemptId) -> dict[AssignmentId, Receipt]:
-        return {
-            AssignmentId(assignment): Receipt(
-                AssignmentId(assignment),
-                body_bytes,
-                weight,
-                None if sha256 is None else Digest(sha256),
-                duplicate=True,
-            )
-            for line in self._lines(attempt)
-            for assignment, body_bytes, weight, sha256 in line["receipts"]
-        }
 
     def _lines(self, attempt: AttemptId) -> list[dict[str, Any]]:
         # An assignment's id comes from a request: it must not become a path of the caller's choice.
@@ -157,3 +167,12 @@ class Tombstones:
             # The first version wrote no round.
             lines.append({"round": 0, "receipts": read} if isinstance(read, list) else read)
         return lines
+
+
+def _receipts(line: Mapping[str, Any]) -> dict[AssignmentId, Receipt]:
+    return {
+        AssignmentId(assignment): Receipt(
+            AssignmentId(assignment), body_bytes, weight, None if sha256 is None else Digest(sha256), duplicate=True
+        )
+        for assignment, body_bytes, weight, sha256 in line["receipts"]
+    }

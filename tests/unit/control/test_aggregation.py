@@ -315,20 +315,24 @@ async def test_a_stale_change_weighs_as_much_after_a_crash_as_before(tmp_path):
         assert await committed(rig, job, 2) == pytest.approx([expected, expected])
 
 
-async def test_an_asynchronous_aggregate_whose_receipts_cannot_be_kept_is_no_commit_yet(tmp_path, monkeypatch):
-    """Without them, a crash would count its reports twice. It is made again, as with a full disk."""
+@pytest.mark.parametrize("spec", [{"mode": "async", "buffer_size": 1}, {}], ids=["asynchronous", "synchronous"])
+async def test_an_aggregate_whose_receipts_cannot_be_kept_is_no_commit_yet(tmp_path, monkeypatch, spec):
+    """Without them, a crash would count reports twice, or a repeat be told to be too late. It is made again."""
 
     def full(*_, **__):
         raise StorageError("cannot keep the receipts of a round: no space left on device", field="path")
 
     async with rig_at(tmp_path) as rig:
-        job = await rig.job(demand=1, mode="async", buffer_size=1)
+        job = await rig.job(demand=1, **spec)
         await rig.open(job)
+        task = rig.task("d1")
         with monkeypatch.context() as patch:
             patch.setattr(Tombstones, "bury", full)
-            await send(rig, rig.task("d1"), change(1.0))
+            await send(rig, task, change(1.0))
             await until(lambda: rig.coordinator.counters.failed_commits == 1)
         assert await committed(rig, job, 1) == [1.0, 1.0]
+    async with rig_at(tmp_path) as rig:
+        assert (await send(rig, task, change(1.0))).duplicate
 
 
 async def test_a_disk_that_is_full_at_the_end_of_a_round_costs_none_of_its_reports(rig, monkeypatch):

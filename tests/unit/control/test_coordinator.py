@@ -631,7 +631,8 @@ async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(
         job = await rig.job()
         await rig.open(job)
         request = rig.coordinator.pool.attempts()[0].request
-        request.live["somebody-else's.1.1.1"] = object()
+        held = rig.task("d0").assignment
+        request.live["somebody-else's.1.1.1"] = request.live[held]
         with pytest.raises(InvariantViolated, match="counted under attempt"):
             rig.check_in("d1")
         del request.live["somebody-else's.1.1.1"]

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from tests.unit.control.rig import Rig, body, rig_at, until, update
+from vennue.control.parts import expected_report
 from vennue.control.tokens import holder
-from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, StorageError, TooLate
+from vennue.core.errors import Conflict, Forbidden, InvalidUpdate, NotFound, Overloaded, StorageError, TooLate
 from vennue.core.ids import AttemptId, JobId, attempt_of
 from vennue.core.recovery import NO_PLACE
 from vennue.protocol import PartialManifest, PartialReceipt, PartialReport, Task
 from vennue.tensors.model import save
 from vennue.updates.spool import Spool
+from vennue.updates.tombstones import Tombstones
 
 
 @pytest.fixture
@@ -250,6 +252,75 @@ async def test_of_devices_that_return_together_those_too_many_for_the_round_are_
         assert not receipt.counted
         assert receipt.refused == dict.fromkeys([old[1].assignment, old[2].assignment], NO_PLACE)
         assert (await send(rig, "p2", old[0])).counted
+
+
+@pytest.mark.parametrize("told_by", ["itself", "a sum"])
+async def test_what_was_refused_as_too_late_counts_by_no_way_after_a_crash(tmp_path, told_by):
+    """The leases are forgotten then, and the devices' tokens are good; but what was said is said."""
+    async with rig_at(tmp_path) as rig:
+        _, tasks = await started(rig, lease_s=60)
+        rig.clock.now += 1000
+        rig.check_in("d9")
+        if told_by == "itself":
+            with pytest.raises(TooLate):
+                await rig.report(tasks[0])
+        else:
+            assert list((await send(rig, "p1", tasks[0])).refused) == [tasks[0].assignment]
+    for number in range(2):  # and after another one
+        async with rig_at(tmp_path) as rig:
+            with pytest.raises(TooLate):
+                await rig.report(tasks[0])
+            assert list((await send(rig, f"q{number}", *tasks[:2])).refused) == [tasks[0].assignment]
+            with pytest.raises(TooLate):
+                await expected_report(rig.coordinator, tasks[0].assignment, tasks[0].token)
+    async with rig_at(tmp_path) as rig:
+        assert (await send(rig, "r1", *tasks[1:])).counted  # nobody was told so of these
+
+
+async def test_a_sum_that_arrives_while_a_report_in_it_is_refused_does_not_count(tmp_path):
+    """Both come back to an assignment from before a restart; the other one's device has reported meanwhile."""
+    async with rig_at(tmp_path) as rig:
+        _, old = await started(rig)
+    async with rig_at(tmp_path) as rig:
+
+        def slow(limit: int):
+            async def chunks():
+                data = sums([4.0, 4.0])
+                yield data[:10]
+                await rig.data.refuse(attempt_of(old[0].assignment), [old[0].assignment])
+                yield data[10:]
+
+            return chunks()
+
+        receipt = await rig.leaves.report(attempt_of(old[0].assignment), "p1", manifest(*old[:2]), slow)
+        assert (receipt.counted, list(receipt.refused)) == (False, [old[0].assignment])
+        with pytest.raises(TooLate):
+            await rig.report(old[0])
+
+
+async def test_nobody_is_told_of_a_refusal_that_cannot_be_made_durable(rig, monkeypatch):
+    def full(*_, **__):
+        raise StorageError("no space left on device", field="path")
+
+    _, tasks = await started(rig, lease_s=60)
+    rig.clock.now += 1000
+    rig.check_in("d9")
+    with monkeypatch.context() as patch:
+        patch.setattr(Tombstones, "refuse", full)
+        for asked in (rig.report(tasks[0]), send(rig, "p1", tasks[0])):
+            with pytest.raises(StorageError, match="no space left"):
+                await asked
+    with pytest.raises(TooLate):
+        await rig.report(tasks[0])
+
+
+async def test_a_report_that_counts_cannot_be_refused(rig):
+    _, tasks = await started(rig)
+    await rig.report(tasks[0])
+    await send(rig, "p1", tasks[1])
+    for task in tasks[:2]:
+        with pytest.raises(Overloaded, match="was counted this very moment"):
+            await rig.data.refuse(attempt_of(task.assignment), [task.assignment])
 
 
 async def test_a_sum_whose_round_ends_while_it_arrives_is_told_of_each_report(rig):

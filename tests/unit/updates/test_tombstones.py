@@ -97,3 +97,24 @@ def test_a_directory_that_cannot_be_used_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
         Tombstones(tmp_path / "file")
+
+
+def test_refusals_are_kept_in_their_order_beside_receipts_and_whatever_commits(tmp_path):
+    attempt, names = AttemptId("j.1.1"), [AssignmentId(f"j.1.1.{number}") for number in range(4)]
+    tombstones = Tombstones(tmp_path)
+    tombstones.refuse(attempt, names[2:])
+    tombstones.bury(attempt, [receipt("j.1.1", 1)], round_number=1)
+    tombstones.refuse(attempt, names[:1])
+    for kept in (tombstones, Tombstones(tmp_path)):
+        assert kept.refused(attempt) == [*names[2:], names[0]]
+        assert found(kept, "j.1.1", 2) is None
+    tombstones.settle(attempt, committed=0)
+    assert tombstones.refused(attempt) == [*names[2:], names[0]]
+    assert found(tombstones, "j.1.1", 1) is None
+    assert tombstones.refused(AttemptId("j.2.1")) == []
+
+
+def test_receipts_of_a_version_that_kept_no_refusals_are_read(tmp_path):
+    (tmp_path / "j.1.1.jsonl").write_text('{"round":1,"receipts":[["j.1.1.1",101,2.5,null]]}\n')
+    assert Tombstones(tmp_path).refused(AttemptId("j.1.1")) == []
+    assert found(Tombstones(tmp_path), "j.1.1", 1) is not None
