@@ -1,6 +1,6 @@
 """The whole control plane in one process, in virtual time, under faults from a seed: no promise is broken.
 
-What goes wrong, and what is checked, is told in `vennue.testing.simulate`. ``make soak`` runs ten thousand seeds.
+What goes wrong, and what is checked, is told in `vennue.testing.simulate`. ``make soak`` runs ten thousand.
 """
 
 import os
@@ -11,8 +11,10 @@ import pytest
 
 from vennue.state.ledger import Batch
 from vennue.testing.ledgers import WRITE_FAULTS, MemoryLedger
+from vennue.testing.play import SimulationFailed, play
 from vennue.testing.scenario import DevicePlan, JobPlan, Scenario
-from vennue.testing.simulate import SimulationFailed, main, play, simulate
+from vennue.testing.simulate import main, simulate
+from vennue.testing.world import World
 
 SEEDS = 300
 
@@ -23,8 +25,9 @@ def test_every_promise_is_kept_under_faults(seed):
 
 
 @pytest.mark.slow_suite
-def test_the_same_seeds_give_the_same_histories_in_any_process():
-    command = [sys.executable, "-m", "vennue.testing.simulate", "--seeds", "8"]
+@pytest.mark.parametrize("kind", [(), ("--leaves",)])
+def test_the_same_seeds_give_the_same_histories_in_any_process(kind):
+    command = [sys.executable, "-m", "vennue.testing.simulate", "--seeds", "8", *kind]
     told = [
         subprocess.run(
             command, env={**os.environ, "PYTHONHASHSEED": hash_seed}, check=True, capture_output=True, text=True
@@ -84,12 +87,12 @@ CALM = Scenario(
         DevicePlan(name=f"d{number}", attributes={"ram_gb": 8}, private={"samples": 100}) for number in range(3)
     ),
 )
-WRITES = play(CALM).writes
+WRITES = play(CALM, World).writes
 
 
 @pytest.mark.parametrize("fault", WRITE_FAULTS)
 @pytest.mark.parametrize("write", range(1, WRITES + 1))
 def test_r1_whatever_happens_at_a_write_of_the_ledger_every_promise_is_kept(write, fault):
     # The crash comes while all goes well, and so does the recovery from it.
-    run = play(Scenario(**{**vars(CALM), "ledger_faults": ((write, fault),), "chaos_s": 60.0}))
+    run = play(Scenario(**{**vars(CALM), "ledger_faults": ((write, fault),), "chaos_s": 60.0}), World)
     assert (run.commits, run.faults) == (3, {fault: 1})

@@ -35,7 +35,7 @@ from vennue.server.http import Headers
 from vennue.server.run import assemble
 from vennue.state.ledger import Ledger
 from vennue.testing.ledgers import MemoryLedger
-from vennue.testing.virtual import Process, VirtualLoop, check_alive
+from vennue.testing.virtual import Process, VirtualLoop, check_alive, current_process
 from vennue.updates.blob_directory import DirectoryBlobs
 
 URL: Final = "http://pool.test"
@@ -180,6 +180,11 @@ class LocalPool:
     def client(self) -> httpx.AsyncClient:
         """An HTTP client for it."""
         return httpx.AsyncClient(base_url=URL, transport=self.transport())
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what runs at this moment is the server, in virtual time."""
+        return self._process is not None and current_process() is self._process
 
     @property
     def blobs(self) -> DirectoryBlobs:

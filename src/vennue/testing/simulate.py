@@ -6,164 +6,49 @@ core is checked after every event, and what anybody was told is held against wha
 In the end nothing goes wrong any more, and every job must finish. The same seed gives the same history, step by step:
 
     python -m vennue.testing.simulate --seed 123 --verbose
+
+With ``--leaves``, the pool has trees of leaves, which die as well (`vennue.testing.leaves`).
 """
 
 import argparse
-import asyncio
-import gc
+import functools
 import hashlib
-import logging
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
 
-from vennue.core.errors import InvariantViolated
-from vennue.testing.scenario import Scenario, scenario
-from vennue.testing.virtual import VirtualLoop, run_virtual
-from vennue.testing.world import Disk, History, World
-
-LIVENESS_S: Final = 2 * 3600.0
-"""Virtual seconds in which every job must finish once nothing goes wrong any more."""
-SHOWN: Final = 40
-"""Lines of the history that a failure shows."""
-_INJECTED: Final = "on purpose"
-"""What the server logs as an error with these words is an injected fault."""
+from vennue.testing.leaves import LeafWorld, leaf_scenario
+from vennue.testing.play import Run, SimulationFailed, play
+from vennue.testing.scenario import scenario
+from vennue.testing.world import World
 
 
-class SimulationFailed(AssertionError):
-    """A seed under which something that was promised was not kept."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A simulation that kept every promise."""
-
-    plan: Scenario
-    history: list[str]
-    virtual_s: float
-    commits: int
-    writes: int
-    """How often something was written to the ledger."""
-    restarts: int
-    faults: dict[str, int]
-
-    @property
-    def fingerprint(self) -> str:
-        """The same for the same history."""
-        return hashlib.sha256("\n".join(self.history).encode()).hexdigest()[:16]
-
-
-def simulate(seed: int, *, verbose: bool = False) -> Run:
-    """Run the seed's scenario.
+def simulate(seed: int, *, verbose: bool = False) -> Run[World]:
+    """Run the seed's scenario of a pool without leaves.
 
     Raises:
         SimulationFailed: with the complaints, the end of the history and the command that repeats it.
     """
-    return play(scenario(seed), verbose=verbose)
+    return play(scenario(seed), World, repeat=_command(seed), verbose=verbose)
 
 
-def play(plan: Scenario, *, verbose: bool = False) -> Run:
-    """Run a scenario.
+def simulate_leaves(seed: int, *, verbose: bool = False) -> Run[LeafWorld]:
+    """Run the seed's scenario of a pool with leaves.
 
     Raises:
         SimulationFailed: as `simulate`.
     """
-    disk, history = Disk(plan), History(print_it=verbose)
+    return play(leaf_scenario(seed), LeafWorld, repeat=_command(seed, "--leaves"), verbose=verbose)
 
-    async def main() -> World:
-        problems: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(_told(context)))
-        with tempfile.TemporaryDirectory(prefix="vennue-") as root, _logged(problems, verbose=verbose):
-            world = World(plan, Path(root), disk, history)
-            try:
-                await world.run(LIVENESS_S)
-            except TimeoutError:
-                problems.append(f"not finished {LIVENESS_S / 3600:g} h after the last misfortune: {_unfinished(world)}")
-            else:
-                problems += world.leftovers()
-        if problems:
-            raise InvariantViolated("; ".join(problems))
-        return world
 
+def _command(seed: int, *more: str) -> str:
+    return " ".join(["python -m vennue.testing.simulate --seed", str(seed), *more, "--verbose"])
+
+
+def _attempt(seed: int, *, leaves: bool) -> tuple[str, str | None]:
+    run = simulate_leaves if leaves else simulate
     try:
-        world = run_virtual(main(), lambda: VirtualLoop(work_s=disk.work_s))
-    except Exception as error:
-        raise SimulationFailed(_report(plan.seed, error, history)) from error
-    finally:
-        gc.collect()
-    return Run(
-        plan=plan,
-        history=history.lines,
-        virtual_s=float(history.lines[-1].split()[0]),
-        commits=len(world.kept.commits()),
-        writes=world.ledger.writes,
-        restarts=sum("server: runs" in line for line in history.lines) - 1,
-        faults=dict(Counter[str](world.network.injected) + Counter[str](world.ledger.injected)),
-    )
-
-
-def _unfinished(world: World) -> str:
-    jobs = world.pool.coordinator.pool.jobs
-    return "; ".join(
-        f"{owner.who}: "
-        + (" | ".join(jobs[owner.accepted.result()].tell()[-8:]) if owner.accepted.done() else "never accepted")
-        for owner in world.owners
-        if not owner.finished.is_set()
-    )
-
-
-def _told(context: dict[str, Any]) -> str:
-    return f"{context['message']}: {context.get('exception')!r}"
-
-
-def _report(seed: int, error: Exception, history: History) -> str:
-    lines = "\n".join(history.lines[-SHOWN:])
-    return (
-        f"seed {seed}: {type(error).__name__}: {error}\n\nthe last of what happened:\n{lines}\n\n"
-        f"to repeat it: python -m vennue.testing.simulate --seed {seed} --verbose"
-    )
-
-
-@contextmanager
-def _logged(problems: list[str], *, verbose: bool) -> Iterator[None]:
-    """What the server logs as an error is a problem, unless it is the answer to an injected fault."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            text = record.getMessage()
-            if verbose:
-                print(f"           {record.levelname.lower()}: {text}")  # noqa: T201 - asked for on the command line
-            if record.exc_info:
-                text += f": {record.exc_info[1]!r}"
-            if record.levelno >= logging.ERROR and _INJECTED not in text:
-                problems.append(f"logged: {text}")
-
-    logger = logging.getLogger("vennue")
-    before = logger.level, logger.propagate
-    handler = Handler()
-    logger.setLevel(logging.INFO if verbose else logging.ERROR)
-    logger.propagate = False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.level, logger.propagate = before
-
-
-# -- the command line ------------------------------------------------------------------------------------------------
-
-
-def _attempt(seed: int) -> tuple[str, str | None]:
-    try:
-        return simulate(seed).fingerprint, None
+        return run(seed).fingerprint, None
     except SimulationFailed as failure:
         return "", str(failure)
 
@@ -176,11 +61,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds, one after the other")
     parser.add_argument("--processes", type=int, default=1, help="how many processes share them")
+    parser.add_argument("--leaves", action="store_true", help="pools with leaves")
     parser.add_argument("--verbose", action="store_true", help="tell everything that happens")
     options = parser.parse_args(arguments)
     if options.seeds == 1:
         try:
-            run = simulate(options.seed, verbose=options.verbose)
+            seed, verbose = options.seed, options.verbose
+            run = simulate_leaves(seed, verbose=verbose) if options.leaves else simulate(seed, verbose=verbose)
         except SimulationFailed as failure:
             print(failure)  # noqa: T201 - a command
             return 1
@@ -189,13 +76,14 @@ def main(arguments: list[str] | None = None) -> int:
             f"{run.virtual_s:.0f} s of virtual time; history {run.fingerprint}"
         )
         return 0
-    return _many(range(options.seed, options.seed + options.seeds), options.processes)
+    return _many(range(options.seed, options.seed + options.seeds), options.processes, leaves=options.leaves)
 
 
-def _many(seeds: range, processes: int) -> int:
+def _many(seeds: range, processes: int, *, leaves: bool) -> int:
     began, failed, histories = time.monotonic(), 0, hashlib.sha256()
     with ProcessPoolExecutor(processes) as workers:
-        for number, (fingerprint, failure) in enumerate(workers.map(_attempt, seeds, chunksize=4), 1):
+        attempts = workers.map(functools.partial(_attempt, leaves=leaves), seeds, chunksize=4)
+        for number, (fingerprint, failure) in enumerate(attempts, 1):
             histories.update(fingerprint.encode())
             if failure is not None:
                 failed += 1

@@ -154,7 +154,7 @@ class Witness:
         if base is not None and not _equal(load(blobs.path(attempt.model)), base):
             yield f"{name} began on another model than the last commit's"
         model = load(blobs.path(commit.result))
-        held = [_assignment_at(commit.attempt, int(place)) for place in np.flatnonzero(model["marks"])]
+        held = [assignment_at(commit.attempt, int(place)) for place in np.flatnonzero(model["marks"])]
         reports = [report_of(assignment) for assignment in held]
         weights = [examples for _, examples, _ in reports]
         if commit.weight != sum(weights) or commit.reports != len(held):
@@ -185,7 +185,8 @@ def _place(assignment: AssignmentId) -> int:
     return restarts * ASSIGNMENTS + number
 
 
-def _assignment_at(attempt: AttemptId, place: int) -> AssignmentId:
+def assignment_at(attempt: AttemptId, place: int) -> AssignmentId:
+    """The assignment whose report leaves a mark at this place of a model."""
     restarts, number = divmod(place, ASSIGNMENTS)
     return assignment_id(attempt, number, restarts)
 

@@ -5,17 +5,13 @@ by itself, and with devices that take another way to the pool whenever it please
 report. Every link drops, delays, repeats, replays, reorders and cuts off what passes.
 
 Beside what the witness of any simulation checks, this one holds what servers say of reports against the aggregates, to
-the letter: each report that somebody was told to count is in its round's aggregate, and each that is in an aggregate is
-acknowledged when its device asks for long enough. One that was refused is in none, unless it came once more, by itself
-or in a leaf's sum, after a restart of the root, which remembers no leases: the one thing
-that histories which are not ``strict`` forgive, with what a failing disk may cost the root.
+the letter: each report that somebody was told to count is in its round's aggregate, each that is in an aggregate is
+acknowledged when its device asks for long enough, and one that anybody was told to be too late is in none.
 """
 
 import asyncio
 import contextlib
-import functools
 import random
-import tempfile
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -25,7 +21,7 @@ import numpy as np
 from vennue.control.branch import Flush
 from vennue.control.distribution import Distribution
 from vennue.control.leaf import Leaf
-from vennue.core.errors import InvariantViolated, StorageError, Unavailable
+from vennue.core.errors import StorageError, Unavailable
 from vennue.core.ids import AssignmentId
 from vennue.server.config import Limits
 from vennue.server.leaf import LeafApp
@@ -33,10 +29,8 @@ from vennue.server.upstream import HttpUpstream
 from vennue.tensors.model import load
 from vennue.testing.pool import URL, LocalPool
 from vennue.testing.scenario import Chaos, ChaosKind, DevicePlan, JobPlan, Scenario
-from vennue.testing.simulate import LIVENESS_S, SHOWN, SimulationFailed, _logged, _told
 from vennue.testing.transport import FaultyTransport
-from vennue.testing.virtual import VirtualLoop, current_process, run_virtual
-from vennue.testing.witness import _assignment_at
+from vennue.testing.witness import assignment_at
 from vennue.testing.world import DOWN_S, Disk, History, World
 from vennue.updates.cache import BlobCache
 
@@ -77,6 +71,7 @@ class LocalLeaf(LocalPool):
         await leaf.start()
         self.coordinator = leaf  # type: ignore[assignment] # it is announced a stop, and stopped, in the same way
         self.app = LeafApp(leaf, upstream, Distribution(blobs), Limits(), "1", leaf_key=KEY)  # type: ignore[assignment]
+        self.app.rng = self._rng
         self._watching = asyncio.get_running_loop().create_task(self.app.watch.run(), name="stalled bodies")
 
 
@@ -149,9 +144,6 @@ class LeafWorld(World):
             self.leaves.append(LocalLeaf(root / name, link, name, flush, seed=rng.getrandbits(32)))
         self.ways = Ways(self.pool, self.leaves, plan.seed)
         self.network = Network(self.ways, links, seed=plan.seed, **plan.network)
-        self.strict = True
-        """Whether what the design notes say to remain, after a kill of the root, is a complaint, too."""
-        self.wronged: set[AssignmentId] = set()
         self.sums = self.starts = 0
         """Sums that leaves delivered, and starts of leaves."""
         self._ups = {leaf.name: asyncio.Event() for leaf in self.leaves}
@@ -205,9 +197,8 @@ class LeafWorld(World):
         self._ups[leaf.name].set()
 
     def _crash_whoever_writes(self) -> None:
-        writing = current_process()
         for leaf in self.leaves:
-            if writing is not None and leaf._process is writing:
+            if leaf.is_current:
                 self._kill(leaf)
                 return
         self.crash()
@@ -228,12 +219,7 @@ class LeafWorld(World):
             await super()._happen(chaos)
 
     async def _ask_again(self) -> None:
-        """Every device whose report is in an aggregate asks until it is told so, by somebody.
-
-        Some were told before that they are too late, and a leaf may remember that: a root that was killed knows no
-        leases any more, and may then count, in a leaf's sum, what it had refused.
-        """
-        self.wronged = self.held() & set(self.ways.refused) - set(self.ways.counted)
+        """Every device whose report is in an aggregate asks until it is told so, by somebody."""
         for name in sorted(self.held()):
             for _ in range(ASKED_AGAIN):
                 with contextlib.suppress(httpx.ConnectError):  # a leaf that is not up again yet
@@ -247,20 +233,18 @@ class LeafWorld(World):
         found = set()
         for commit in self.kept.commits():
             marks = np.flatnonzero(load(self.pool.blobs.path(commit.result))["marks"])
-            found |= {_assignment_at(commit.attempt, int(place)) for place in marks}
+            found |= {assignment_at(commit.attempt, int(place)) for place in marks}
         return found
 
     def complaints(self) -> list[str]:
         """What servers said of reports, and is not so."""
         held = self.held()
         found = []
-        if self.strict:
-            found += [
-                f"{name} is in an aggregate, and was only refused, by {self.ways.refused[name]}"
-                for name in self.wronged
-            ]
-        if self.strict or not self.plan.disk_fail_rate:  # a disk that fails may cost the root what it knew of a report
-            found += [f"{name} is in an aggregate, and nobody says so" for name in held - set(self.ways.counted)]
+        found += [
+            f"{name} is in an aggregate, and was refused by {self.ways.refused[name]}"
+            for name in held & set(self.ways.refused)
+        ]
+        found += [f"{name} is in an aggregate, and nobody says so" for name in held - set(self.ways.counted)]
         committed = {commit.attempt for commit in self.kept.commits()}
         for name, who in self.ways.counted.items():
             if name.rpartition(".")[0] in committed and name not in held:
@@ -327,35 +311,3 @@ def leaf_scenario(seed: int) -> Scenario:
         disk_crash_rate=badness * rng.uniform(0, 0.03),
         misbehaving=badness * rng.uniform(0, 0.1),
     )
-
-
-def simulate_leaves(seed: int, *, strict: bool = True, verbose: bool = False) -> LeafWorld:
-    """Run a seed's scenario to its end, held to the letter where ``strict``.
-
-    Raises:
-        SimulationFailed: with the complaints, the end of the history and what repeats it.
-    """
-    plan = leaf_scenario(seed)
-    disk, history = Disk(plan), History(print_it=verbose)
-
-    async def main() -> LeafWorld:
-        problems: list[str] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(_told(context)))
-        with tempfile.TemporaryDirectory(prefix="vennue-") as root, _logged(problems, verbose=verbose):
-            world = LeafWorld(plan, Path(root), disk, history)
-            world.strict = strict
-            try:
-                await world.run(LIVENESS_S)
-            except TimeoutError:
-                problems.append(f"not finished {LIVENESS_S / 3600:g} h after the last misfortune")
-            else:
-                problems += world.leftovers()
-        if problems:
-            raise InvariantViolated("; ".join(problems))
-        return world
-
-    try:
-        return run_virtual(main(), functools.partial(VirtualLoop, work_s=disk.work_s))
-    except Exception as error:
-        lines = "\n".join(history.lines[-SHOWN:])
-        raise SimulationFailed(f"seed {seed}: {type(error).__name__}: {error}\n\n{lines}") from error
