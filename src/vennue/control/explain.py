@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 from vennue.core.ids import AttemptId, JobId, Signature
-from vennue.core.job import DAY_S, Job, JobState
+from vennue.core.job import DAY_S, Job, JobState, When
 from vennue.core.pool import Pool
 from vennue.core.round import Attempt, AttemptState
 from vennue.core.tenant import Tenant
@@ -141,14 +141,24 @@ class Explainer:
 
     def _follows(self, job: Job) -> Reason:
         first = sorted(job.waits_for, key=lambda name: self._pool.jobs[name].arrival)
-        named = ", ".join(first[:MAX_BLOCKING]) + (", …" if len(first) > MAX_BLOCKING else "")
+        ends = ", and ".join(self._end_of(name, job.spec.predecessors[name]) for name in first[:MAX_BLOCKING])
+        others = f", and {len(first) - MAX_BLOCKING} others end" if len(first) > MAX_BLOCKING else ""
+        must_complete = [name for name in first if job.spec.predecessors[name] == "completed"]
+        one = must_complete[0] if len(must_complete) == 1 else "one that must complete"
+        otherwise = f"; should {one} fail or be cancelled, this job is cancelled, too" if must_complete else ""
         return Reason(
             code="waiting-for-job",
-            text=f"it begins when {named} {'has' if len(first) == 1 else 'have'} ended",
+            text=f"it begins when {ends}{others}{otherwise}",
             needs=0,
             supply_per_s=self.rate_per_s(job.bit),
             blocking=first[:MAX_BLOCKING],
         )
+
+    def _end_of(self, name: JobId, when: When) -> str:
+        earlier = self._pool.jobs[name]
+        rounds = "" if earlier.spec.rounds is None else f" of {earlier.spec.rounds}"
+        how = "completes" if when == "completed" else "ends, however it does"
+        return f"{name} {how} ({earlier.committed}{rounds} rounds committed so far)"
 
     def _collecting(self, attempt: Attempt) -> Reason:
         reported, goal = len(attempt.request.reported), attempt.spec.goal

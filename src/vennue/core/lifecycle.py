@@ -44,6 +44,7 @@ from vennue.core.supply import Supply
 from vennue.core.tenant import OTHERS, Quota, Tenant
 from vennue.core.timers import Timers
 
+_ANYWAY = "; submit this one again after another job, or with `when: ended` to have it begin whatever that job's end"
 _NO_LOSS = frozenset({Outcome.DECLINED, Outcome.DISPLACED})
 """Ends that say nothing of how reliable the device is."""
 
@@ -365,13 +366,16 @@ class Lifecycle:
 
     def _end_job(self, job: Job, state: JobState, now: float, reason: str | None) -> None:
         """End a job, begin those that waited for it, and cancel those that cannot begin without its success."""
+        first, because = job, f" is {state}" + (f": {reason}" if reason else "")
         endings = deque([(job, state, reason)])
         while endings:
             job, state, reason = endings.popleft()
             if job.state.terminal:
                 continue
             self._end_alone(job, state, now, reason)
-            why = f"job {job.id}, which had to complete before, is {state}" + (f": {reason}" if reason else "")
+            # Of a long chain, only its first end is told, or each reason would hold all those before it.
+            how = because if job is first else f" is {state}, since job {first.id}{because}"
+            why = f"job {job.id}, which had to complete before,{how}{_ANYWAY}"
             for name in self._followers.pop(job.id, ()):
                 follower = self.jobs[name]
                 if follower.state.terminal:

@@ -7,7 +7,7 @@ import pytest
 from vennue.control.explain import Explainer
 from vennue.core.events import CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
-from vennue.core.job import JobSpec
+from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan
 from vennue.core.pool import Pool
 from vennue.core.tenant import Quota
@@ -140,7 +140,23 @@ def test_q9_a_job_that_waits_for_another_says_for_which(world):
     world.open(follower)
     reason = world.reason(follower)
     assert (reason.code, reason.blocking) == ("waiting-for-job", [first])
-    assert reason.text == "it begins when a has ended"
+    assert reason.text == (
+        "it begins when a completes (0 rounds committed so far); should a fail or be cancelled, this job is cancelled, "
+        "too"
+    )
+
+
+def test_a_job_that_waits_for_any_end_of_some_and_the_success_of_others_says_so(world):
+    first = [world.job("a", rounds=3), world.job("b"), world.job("c")]
+    after = (After(job=first[0], when="ended"), first[1], first[2])
+    assert world.reason(world.job("d", after=after)).text == (
+        "it begins when a ends, however it does (0 of 3 rounds committed so far), and b completes (0 rounds committed "
+        "so far), and c completes (0 rounds committed so far); should one that must complete fail or be cancelled, "
+        "this job is cancelled, too"
+    )
+    assert world.reason(world.job("e", after=after[:1])).text == (
+        "it begins when a ends, however it does (0 of 3 rounds committed so far)"
+    )
 
 
 def test_q14_a_round_that_cannot_have_its_devices_in_time_is_flagged_until_it_can(world):

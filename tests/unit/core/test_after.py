@@ -71,6 +71,7 @@ def test_q9_after_a_job_that_ended_badly_only_those_begin_that_take_any_end(how,
     assert job.state == state
     if state == "cancelled":
         assert str(job.reason).startswith(f"job j, which had to complete before, is {pool.jobs[J].state}: ")
+        assert "with `when: ended` to have it begin whatever that job's end" in str(job.reason)
 
 
 def test_a_cancelled_job_takes_a_long_chain_with_it_at_once() -> None:
@@ -82,6 +83,20 @@ def test_a_cancelled_job_takes_a_long_chain_with_it_at_once() -> None:
     pool.handle(CancelJob(JobId("j0")), 1)
     assert {job.state.value for job in pool.jobs.values()} == {"cancelled"}
     assert sum(isinstance(effect, JobEnded) for effect in pool.drain()) == 3000
+
+
+def test_each_of_a_chain_is_told_which_end_came_first_and_not_all_of_those_between() -> None:
+    pool = Pool(ArrivalOrder())
+    submit(pool, "j")
+    for name, earlier in (("k", "j"), ("l", "k"), ("m", "l")):
+        submit(pool, name, after=(JobId(earlier),))
+    pool.handle(CancelJob(J, "too dear"), 1)
+    told = [str(pool.jobs[JobId(name)].reason).partition(";")[0] for name in "klm"]
+    assert told == [
+        "job j, which had to complete before, is cancelled: too dear",
+        "job k, which had to complete before, is cancelled, since job j is cancelled: too dear",
+        "job l, which had to complete before, is cancelled, since job j is cancelled: too dear",
+    ]
 
 
 def test_a_job_after_several_begins_when_the_last_has_ended() -> None:
