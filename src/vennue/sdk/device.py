@@ -190,6 +190,13 @@ class _DeviceBase:
         self._servant.private = dict(private)
         self._reconsider()
 
+    def __repr__(self) -> str:
+        session, doing = self._servant.session, "in no session"
+        if session is not None:
+            task = session.current
+            doing = "in a session" if task is None or task.done else f"at work on {task.offer.assignment}"
+        return f"<{type(self).__name__} {self.id!r}: {doing}>"
+
     def _reconsider(self) -> None:
         if self._servant.session is not None:
             self._servant.session.forget_declined()

@@ -5,6 +5,7 @@ in `vennue.sdk.job`.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,6 +57,16 @@ class Driver:
                 "the job is not registered yet", field="job", fix="enter the job's `with` block, or call register()"
             )
         return self._view
+
+    def __str__(self) -> str:
+        """The job as last seen, in a few words."""
+        if self._view is None:
+            return (
+                f"{self._id}: not asked for yet" if self._spec is None else f"{self._spec.name!r}: not registered yet"
+            )
+        view = self._view
+        rounds = f" of {view.spec.rounds}" if view.spec.rounds else ""
+        return f"{view.id} ({view.spec.name!r}): {view.state}, {view.committed_rounds}{rounds} rounds committed"
 
     @property
     def _path(self) -> str:
@@ -175,4 +186,10 @@ class Driver:
 
 
 def _ended(view: protocol.JobView) -> JobEnded:
-    return JobEnded(f"job {view.id} ({view.spec.name}) has ended: {view.reason.text}", field="job", value=view.id)
+    at = "" if view.ended_at is None else time.strftime(" at %Y-%m-%d %H:%M:%S UTC", time.gmtime(view.ended_at))
+    return JobEnded(
+        f"job {view.id} ({view.spec.name}) has ended{at}: {view.reason.text}",
+        field="job",
+        value=view.id,
+        fix="its last model stays, see Job.result; to go on from it, submit a new job, under another key",
+    )

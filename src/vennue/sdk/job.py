@@ -84,6 +84,10 @@ class _RoundBase:
         """How many devices' updates the aggregate holds; 0 before the round has run."""
         return 0 if self.view is None else self.view.reported
 
+    def __repr__(self) -> str:
+        how = "not run yet" if self.view is None else f"{self.view.state} with {self.reported} reports"
+        return f"<{type(self).__name__} {self.number} of job {self._driver.view.id}: {how}>"
+
 
 class Round(_RoundBase):
     """One turn of training."""
@@ -130,6 +134,9 @@ class _JobBase:
     def spec(self) -> JobSpec:
         """What the job asks for. Raises Conflict before the job is registered."""
         return self._driver.view.spec
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._driver}>"
 
 
 class Job(_JobBase):

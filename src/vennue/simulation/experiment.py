@@ -235,6 +235,11 @@ class Results:
         """Whether it was stopped before its end."""
         return self.missing > 0 or any(run.ended == "stopped" for run in self.runs)
 
+    def __repr__(self) -> str:
+        labels, seeds = ", ".join(self.experiment.labels), len(self.experiment.seeds)
+        counts = f"{len(self.runs)} runs, {len(self.failures)} failed, {self.missing} missing"
+        return f"<{type(self).__name__} of {self.experiment.workload.name!r} under {labels}, {seeds} seeds: {counts}>"
+
     def of(self, policy: str) -> list[RunResult]:
         """The runs of the policy with this label, by seed."""
         return [run for run in self.runs if run.policy == policy]

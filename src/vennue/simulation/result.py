@@ -96,6 +96,13 @@ class RunResult:
         """Whether every job ended."""
         return self.ended == "finished"
 
+    def __repr__(self) -> str:
+        completed = int((self.jobs["state"] == "completed").sum())
+        return (
+            f"<{type(self).__name__} of {self.workload!r} under {self.policy}, seed {self.seed}: "
+            f"{self.ended} at {self.end_s:.0f} s, {completed} of {len(self.jobs['state'])} jobs completed>"
+        )
+
 
 def too_many_attempts(now: float, used: float) -> InvalidInput:
     """What to say of a run that has closed `MAX_ATTEMPTS` attempts, with its virtual time and its devices used."""

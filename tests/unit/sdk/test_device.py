@@ -560,3 +560,14 @@ def test_tokens_stay_out_of_the_log(device, server, caplog):
 def test_a_form_of_models_that_there_is_not_is_refused_with_those_that_there_are():
     with pytest.raises(InvalidInput, match=r"model_form: .*use one of plain, compressed, delta, float16, .* int8"):
         Device(SERVER, model_form="delat")
+
+
+def test_a_device_shows_its_name_and_what_it_does(device):
+    assert repr(device) == "<Device 'd1': in no session>"
+    task = take(device)
+    assert repr(device) == "<Device 'd1': at work on j1.1.1.1>"
+    assert repr(task).startswith("<Task j1.1.1.1: round ")
+    task.report(model(1, 2), examples=1)
+    assert repr(device) == "<Device 'd1': in a session>"
+    device.close()
+    assert repr(device) == "<Device 'd1': in no session>"

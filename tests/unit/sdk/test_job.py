@@ -366,6 +366,28 @@ def test_a_job_that_ends_while_a_round_runs_says_why(job, server, state):
     assert CANCEL not in server.calls
 
 
+def test_an_end_is_told_with_its_time_and_what_can_still_be_done(server, time):
+    server.on(SUBMIT, job_view("failed", 1, ended_at=1_700_000_000.0))
+    job = Job(SERVER, name="k", demand=2, key="old", transport=server, timing=time.timing)
+    with pytest.raises(JobEnded, match="has ended at 2023-11-14 22:13:20 UTC: ") as caught:
+        next(job.rounds())
+    assert "under another key" in str(caught.value)
+
+
+def test_a_job_and_its_rounds_show_what_they_are_and_how_far(job, server, time):
+    assert repr(job) == "<Job 'keyboard': not registered yet>"
+    assert repr(Job.attach(SERVER, "j1", transport=server)) == "<Job j1: not asked for yet>"
+    job.register()
+    assert repr(job) == "<Job j1 ('keyboard'): active, 0 of 2 rounds committed>"
+    round = next(job.rounds())
+    assert repr(round) == "<Round 1 of job j1: not run yet>"
+    round.run(model(1, 2))
+    assert repr(round) == "<Round 1 of job j1: committed with 2 reports>"
+    job.complete()
+    assert repr(job) == "<Job j1 ('keyboard'): completed, 2 of 2 rounds committed>"
+    assert repr(AsyncJob(SERVER, name="k", demand=2)) == "<AsyncJob 'k': not registered yet>"
+
+
 def test_a_job_that_has_ended_has_no_further_round(server, time):
     server.on(SUBMIT, job_view("cancelled"))
     job = Job(SERVER, name="k", demand=2, key="old", transport=server, timing=time.timing)

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from tests.unit.simulation.results import TINY, experiment
+from tests.unit.simulation.results import TINY, experiment, results, run_result
 from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.plan import Plan
 from vennue.policies import Policy, register
@@ -188,3 +188,9 @@ def test_a_cluster_without_ray_names_the_extra(monkeypatch):
 def test_every_run_is_a_result_or_a_failure_or_was_missing():
     found = run_experiment(experiment("fifo", "test-raises"))
     assert [type(entry) for entry in (*found.runs, *found.failures)] == [RunResult, Failure]
+
+
+def test_results_show_what_they_are_of_instead_of_their_columns():
+    made = results(run_result("fifo", jct_s=(100.0, None), ended="horizon"), run_result("venn", seed=1))
+    assert repr(made.runs[0]) == "<RunResult of 'tiny' under fifo, seed 0: horizon at 1000 s, 1 of 2 jobs completed>"
+    assert repr(made) == "<Results of 'tiny' under fifo, venn, 2 seeds: 2 runs, 0 failed, 0 missing>"
