@@ -123,7 +123,7 @@ class Coordinator(Shell):
         self.check_working()
         if managed is not None:
             check_managed(managed, spec)
-            await self.data.check_model(Digest(managed.model))
+            await self.data.models.check(Digest(managed.model))
         asked = msgspec.json.encode(spec) + (b"" if managed is None else msgspec.json.encode(managed))
         fingerprint = hashlib.sha256(asked).hexdigest()
         requirement, _ = spec.check(self.pool.schema)
@@ -165,7 +165,7 @@ class Coordinator(Shell):
         size_bytes = len(msgspec.json.encode(config))
         if size_bytes > MAX_CONFIG_BYTES:
             raise InvalidInput("too long", field="config", value=size_bytes, limit=MAX_CONFIG_BYTES)
-        await self.data.check_model(model)
+        await self.data.models.check(model)
         # Only now, since the round may have committed while the model was looked at.
         if round_number <= job.committed:
             closed = await self.round(id, round_number)

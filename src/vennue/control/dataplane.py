@@ -10,7 +10,6 @@ import asyncio
 import functools
 import logging
 import shutil
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -19,13 +18,13 @@ import msgspec
 
 from vennue.control.answers import Answers
 from vennue.control.distribution import Distribution
+from vennue.control.models import Models
 from vennue.control.uploads import Uploads
 from vennue.core.errors import InvalidInput, InvalidModel, NotFound, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
-from vennue.tensors.model import check_model
 from vennue.updates.aggregator import Aggregate, RoundAggregator
-from vennue.updates.blobs import BlobStore, BlobWriter
+from vennue.updates.blobs import BlobStore
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
 from vennue.updates.sums import Partial, Receipt
@@ -33,7 +32,6 @@ from vennue.updates.variants import Variants
 
 log = logging.getLogger("vennue.control")
 
-REMEMBERED_MODELS: Final = 1024
 RETRY_S: Final = 1.0
 
 Body = Callable[[int], AsyncIterator[bytes]]
@@ -100,12 +98,12 @@ class DataPlane:
         self.blobs = blobs
         self.distribution = Distribution(blobs, variants)
         self.uploads = Uploads(max_uploads)
+        self.models = Models(blobs, self.uploads)
         self._refused_bytes = 0
         self._spool = spool
         self._durable = durable
         self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
         self._open: dict[AttemptId, _Open] = {}
-        self._checked: OrderedDict[Digest, None] = OrderedDict()
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -429,52 +427,6 @@ class DataPlane:
             entry.to_fold.clear()
         finally:
             entry.folding = None
-
-    # -- models -------------------------------------------------------------------------------------------------------
-
-    async def check_model(self, digest: Digest) -> None:
-        """Check that a model can be trained: it is there, well-formed, finite, and has numbers to learn.
-
-        Raises:
-            NotFound: there is no such blob.
-            InvalidInput: it is not a digest, or (`InvalidModel`) not such a model.
-        """
-        if digest in self._checked:
-            if self.blobs.touch(digest):
-                return
-            del self._checked[digest]
-        try:
-            self.blobs.touch(digest)  # it is about to be needed: no garbage
-            layout = await self.uploads.in_thread(lambda: check_model(self.blobs.path(digest)))
-        except NotFound:
-            raise NotFound(
-                "there is no such model", field="model", value=digest, fix=f"upload it first: PUT /v1/blobs/{digest}"
-            ) from None
-        except InvalidModel as error:
-            error.field = "model" if error.field is None else f"model.{error.field}"
-            raise
-        if not layout.floating:
-            raise InvalidModel("it has no floating tensor, so there is nothing to learn", field="model", value=digest)
-        self._checked[digest] = None
-        if len(self._checked) > REMEMBERED_MODELS:
-            self._checked.popitem(last=False)
-
-    async def store(self, digest: Digest, chunks: AsyncIterator[bytes], size_bytes: int | None) -> int:
-        """Store a blob as it arrives, durably; its size. What is broken off leaves nothing behind.
-
-        Raises:
-            InvalidInput: the bytes have another digest.
-            TooLarge: it is larger than the store takes.
-            StorageError: it cannot be stored.
-            Overloaded: too many uploads are under way.
-        """
-        start = functools.partial(self.blobs.create, expected=digest, size_bytes=size_bytes)
-
-        def commit(writer: BlobWriter) -> int:
-            writer.commit()
-            return writer.offset
-
-        return await self.uploads.receive(start, commit, chunks)
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class ManagedJobs:
 
     async def _open_next(self, job: Job, managed: Managed) -> None:
         model = job.model or Digest(managed.model)
-        await self._coordinator.data.check_model(model)
+        await self._coordinator.data.models.check(model)
         config: dict[str, Setting] = {**RoundPlan.of(job.spec).strategy.device_config(), **managed.config}
         if (job.committed + 1) % managed.evaluate_every == 0:
             config[EVALUATE] = True

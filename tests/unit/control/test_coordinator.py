@@ -219,7 +219,7 @@ async def test_a_round_is_tried_again_at_its_deadline_though_nothing_else_happen
     async with rig_at(tmp_path, clock) as rig:
         job = await rig.job(deadline_s=60)
         model = rig.model()
-        await rig.coordinator.data.check_model(model)
+        await rig.coordinator.data.models.check(model)
         clock.leaps = True
         await rig.coordinator.open_round(job, 1, model, {})
         await until(lambda: not clock.leaps and len(rig.coordinator.pool.attempts()) == 1)
@@ -641,13 +641,13 @@ async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(
 async def test_opening_a_round_again_while_it_commits_answers_with_the_commit(rig, monkeypatch):
     job = await rig.job(demand=1)
     await rig.open(job)
-    task, check_model = rig.task("d1"), rig.data.check_model
+    task, check = rig.task("d1"), rig.data.models.check
 
     async def slow(model: Digest) -> None:
         await rig.report(task)
         await rig.coordinator.round(job, 1, wait_s=20)
-        await check_model(model)
+        await check(model)
 
-    monkeypatch.setattr(rig.data, "check_model", slow)
+    monkeypatch.setattr(rig.data.models, "check", slow)
     again = await rig.coordinator.open_round(job, 1, rig.model(), {})
     assert (again.state, again.attempt) == ("committed", 1)

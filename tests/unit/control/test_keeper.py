@@ -133,9 +133,9 @@ async def test_the_first_model_of_a_managed_job_stays_until_the_job_has_ended(ri
 
 async def test_naming_a_model_again_renews_its_grace(rig, keeper):
     model = rig.blobs.put(model_of(0.0))
-    await rig.coordinator.data.check_model(model)
+    await rig.coordinator.data.models.check(model)
     age(rig)
-    await rig.coordinator.data.check_model(model)
+    await rig.coordinator.data.models.check(model)
     assert await keeper.collect() == 0
 
 

@@ -182,16 +182,16 @@ def test_a_round_without_the_metric_does_not_meet_its_target():
 async def test_a_disk_that_fails_between_two_rounds_delays_the_next_one(monkeypatch):
     async with LocalPool() as pool, pool.device() as device:
         data = pool.coordinator.data
-        check_model, failures = data.check_model, iter([None, DISK_FULL, DISK_FULL, None])
+        check, failures = data.models.check, iter([None, DISK_FULL, DISK_FULL, None])
 
         async def fails_at_times(digest):
             failure = next(failures, None)
             if failure is not None:
                 raise failure
-            await check_model(digest)
+            await check(digest)
 
         model = pool.blobs.put(update(0.0))
-        monkeypatch.setattr(data, "check_model", fails_at_times)
+        monkeypatch.setattr(data.models, "check", fails_at_times)
         view, _ = await pool.coordinator.submit(JobSpec(name="job", demand=1, rounds=2), None, Managed(model=model))
         async for task in device.tasks(max_tasks=2, duration_s=3600):
             await task.report(task.model, examples=1)

@@ -34,7 +34,7 @@ def all_routes(
     routes = [
         *RootDeviceRoutes(coordinator, selector, parts, limits).routes(),
         *JobRoutes(coordinator, limits).routes(),
-        *BlobRoutes(data.distribution, limits, data.store, parts).routes(),
+        *BlobRoutes(data.distribution, limits, data.models.store, parts).routes(),
         *LeafRoutes(Leaves(coordinator), limits.blob_bytes, leaf_key).routes(),
         *operators.routes(),
     ]
