@@ -20,7 +20,7 @@ from vennue.core.errors import (
     TooLate,
 )
 from vennue.core.events import Tick
-from vennue.core.ids import Digest, JobId
+from vennue.core.ids import AssignmentId, Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.core.tenant import Quota
@@ -631,11 +631,11 @@ async def test_under_validation_a_broken_invariant_stops_the_call_that_broke_it(
         job = await rig.job()
         await rig.open(job)
         request = rig.coordinator.pool.attempts()[0].request
-        held = rig.task("d0").assignment
-        request.live["somebody-else's.1.1.1"] = request.live[held]
+        held, stray = rig.task("d0").assignment, AssignmentId("somebody-else's.1.1.1")
+        request.live[stray] = request.live[held]
         with pytest.raises(InvariantViolated, match="counted under attempt"):
             rig.check_in("d1")
-        del request.live["somebody-else's.1.1.1"]
+        del request.live[stray]
 
 
 async def test_opening_a_round_again_while_it_commits_answers_with_the_commit(rig, monkeypatch):
