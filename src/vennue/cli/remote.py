@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Annotated, TypeVar
 from urllib.parse import quote, urlencode
 
+import httpx
 import msgspec
 from cyclopts import Parameter
 
-from vennue.core.errors import NotFound, Unavailable
+import vennue
+from vennue.core.errors import Forbidden, NotFound, Unavailable, VennueError
 from vennue.core.ids import Digest
-from vennue.protocol import JobList, JobView
+from vennue.protocol import Health, JobList, JobView
 from vennue.sdk.download import Buffer
 from vennue.sdk.retry import Retry
 from vennue.sdk.transport import BlockingTransport, Timing, blocking
@@ -26,6 +28,7 @@ DEFAULT_SERVER = "http://127.0.0.1:8765"
 
 _PAGE = 500
 _LISTED = "`vennue jobs` lists them"
+_ANOTHER = "name another server with --server or VENNUE_SERVER"
 
 T = TypeVar("T")
 
@@ -93,15 +96,43 @@ def operator(remote: Remote) -> Iterator[Operator]:
     try:
         yield client
     except Unavailable as error:
-        error.message = f"{remote.server}: {error.message}"
-        error.fix = "start one with `vennue serve`, or name another with --server or VENNUE_SERVER"
+        if isinstance(error.__cause__, httpx.TransportError):
+            error.message = f"{remote.server}: {error.message}"
+            error.fix = f"start one with `vennue serve`, or {_ANOTHER}"
+        elif isinstance(error.__cause__, msgspec.MsgspecError | UnicodeDecodeError):
+            raise _stranger(client, remote.server) from error
+        else:
+            error.message, error.field = f"{remote.server}: {error.message}", "server"
+            error.fix = "try again, and see the server's log if it goes on"
         raise
     except NotFound as error:
+        if error.field in {None, "path"}:
+            raise _stranger(client, remote.server) from error
         if error.field == "job" and error.fix is None:
             error.fix = _LISTED
         raise
+    except Forbidden as error:
+        if error.field is None:
+            error.message, error.field = f"{remote.server}: {error.message}", "server"
+            error.fix = f"what is at this address, or a proxy before it, wants to know who asks: {_ANOTHER}"
+        raise
     finally:
         client.close()
+
+
+def _stranger(client: Operator, server: str) -> Unavailable:
+    """The error of a server that does not speak as this version of Vennue does, with the version if it has another."""
+    try:
+        there = client.get("/healthz", Health).version
+    except VennueError:
+        there = None
+    if there in {None, vennue.__version__}:
+        return Unavailable(f"{server}: this is no Vennue server, or none of this version", field="server", fix=_ANOTHER)
+    return Unavailable(
+        f"{server}: the server is Vennue {there}, and this program is {vennue.__version__}",
+        field="server",
+        fix=f"install the server's version here, or {_ANOTHER}",
+    )
 
 
 def path_of(job: str) -> str:
