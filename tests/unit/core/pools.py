@@ -1,6 +1,8 @@
 """Small worlds for the core's tests: a policy that serves jobs in order of arrival, and devices by their memory."""
 
-from vennue.core.events import CheckIn, OpenRound, SubmitJob
+from vennue.core.assignment import Assignment
+from vennue.core.effects import Commit
+from vennue.core.events import CheckIn, Committed, OpenRound, Report, SubmitJob
 from vennue.core.ids import DeviceId, Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.core.plan import Plan, PoolView
@@ -26,8 +28,7 @@ def profile(ram_gb: float = 4.0, **attributes: object) -> Profile:
 def pool_with_round(now: float = 0.0, **spec: object) -> Pool:
     """A pool with one job, ``j``, whose first round opened at ``now``."""
     pool = Pool(ArrivalOrder())
-    submit(pool, "j", now, **spec)
-    pool.handle(OpenRound(JobId("j"), 1, MODEL), now)
+    open_job(pool, "j", now, **spec)
     return pool
 
 
@@ -43,5 +44,33 @@ def attempt(pool: Pool, job: str = "j") -> Attempt:
     return found
 
 
+def open_job(pool: Pool, job: str, now: float = 0.0, **spec: object) -> None:
+    """Submit a job, and open its first round."""
+    submit(pool, job, now, **spec)
+    pool.handle(OpenRound(JobId(job), 1, MODEL), now)
+
+
 def check_in(pool: Pool, device: str, now: float = 0.0, ram_gb: float = 4.0, **event: object):
     return pool.handle(CheckIn(DeviceId(device), profile(ram_gb), **event), now)  # type: ignore[arg-type]
+
+
+def report(pool: Pool, assignment: Assignment, now: float = 0.0) -> bool:
+    """The device's report; whether it counts now."""
+    counted: bool = pool.handle(Report(assignment.id, assignment.device), now)
+    return counted
+
+
+def serve(pool: Pool, device: str, now: float = 0.0) -> str | None:
+    """A device checks in, and reports at once if it is given a task: for which job."""
+    assignment = check_in(pool, device, now)
+    if assignment is None:
+        return None
+    report(pool, assignment, now)
+    return str(assignment.job)
+
+
+def commit_all(pool: Pool, now: float = 0.0) -> None:
+    """Make the aggregates that the pool has asked for."""
+    for effect in pool.drain():
+        if isinstance(effect, Commit):
+            pool.handle(Committed(effect.attempt, RESULT), now)

@@ -2,10 +2,20 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import (
+    MODEL,
+    RESULT,
+    ArrivalOrder,
+    attempt,
+    check_in,
+    open_job,
+    pool_with_round,
+    report,
+    submit,
+)
 from vennue.core.effects import JobEnded
 from vennue.core.errors import Conflict, InvalidInput
-from vennue.core.events import CancelJob, Committed, CompleteJob, OpenRound, Report, Tick
+from vennue.core.events import CancelJob, Committed, CompleteJob, OpenRound, Tick
 from vennue.core.ids import JobId
 from vennue.core.invariants import Auditor
 from vennue.core.job import MAX_PREDECESSORS, After, JobSpec
@@ -25,7 +35,7 @@ def two_jobs(when: str = "completed", **spec: object) -> Pool:
 
 def finish(pool: Pool, now: float) -> None:
     assignment = check_in(pool, f"d{now}", now)
-    pool.handle(Report(assignment.id, assignment.device), now)
+    report(pool, assignment, now)
     pool.handle(Committed(assignment.attempt, RESULT), now)
 
 
@@ -33,8 +43,7 @@ def test_q9_a_chain_of_jobs_runs_one_after_another() -> None:
     pool = Pool(ArrivalOrder())
     names = ["a", "b", "c", "d"]
     for before, name in zip([None, *names], names, strict=False):
-        submit(pool, name, demand=1, rounds=1, after=() if before is None else (JobId(before),))
-        pool.handle(OpenRound(JobId(name), 1, MODEL), 0)
+        open_job(pool, name, demand=1, rounds=1, after=() if before is None else (JobId(before),))
     for now, name in enumerate(names, start=1):
         assert [one.job for one in pool.attempts() if one.state == "open"] == [name]
         finish(pool, now)

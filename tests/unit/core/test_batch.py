@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, submit
+from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, open_job, submit
 from vennue.core import invariants
 from vennue.core.batch import MAX_BATCH, Collected
 from vennue.core.effects import Answered
@@ -20,8 +20,7 @@ def pool_of(*jobs: tuple[str, int, str], planner: object = None, window_s: float
     """A pool with an open round for each job, given as its name, demand and requirement, in order of arrival."""
     pool = Pool(planner or ArrivalOrder(), batch_window_s=window_s, **options)  # type: ignore[arg-type]  # by test
     for name, demand, requirement in jobs:
-        submit(pool, name, demand=demand, requirement=requirement)
-        pool.handle(OpenRound(JobId(name), 1, MODEL), 0)
+        open_job(pool, name, demand=demand, requirement=requirement)
     return pool
 
 
@@ -158,8 +157,7 @@ def test_a_job_that_waits_for_a_tier_gets_its_devices_out_of_the_batch() -> None
 def test_quotas_hold_within_a_batch() -> None:
     pool = Pool(ArrivalOrder(), batch_window_s=1.0, quotas={"a": Quota(devices=1)})
     for name, tenant in (("greedy", "a"), ("modest", "b")):
-        submit(pool, name, demand=2, tenant=tenant)
-        pool.handle(OpenRound(JobId(name), 1, MODEL), 0)
+        open_job(pool, name, demand=2, tenant=tenant)
     for number in range(4):
         check_in(pool, f"d{number}")
     pool.handle(Tick(), 1)

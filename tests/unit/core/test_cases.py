@@ -6,7 +6,18 @@ import random
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import (
+    MODEL,
+    RESULT,
+    ArrivalOrder,
+    attempt,
+    check_in,
+    commit_all,
+    open_job,
+    pool_with_round,
+    serve,
+    submit,
+)
 from vennue.core import invariants
 from vennue.core.assignment import Assignment
 from vennue.core.effects import AssignmentEnded, Commit, JobEnded
@@ -33,21 +44,11 @@ from vennue.policies import get_policy
 J, K = JobId("j"), JobId("k")
 
 
-def open_job(pool: Pool, name: str, now: float = 0.0, **spec: object) -> None:
-    submit(pool, name, now, **spec)
-    pool.handle(OpenRound(JobId(name), 1, MODEL), now)
-
-
-def serve(pool: Pool, device: str, now: float) -> str | None:
-    """A device checks in, and reports at once if it is given a task: for which job."""
-    assignment = check_in(pool, device, now)
-    if assignment is None:
-        return None
-    pool.handle(Report(assignment.id, assignment.device), now)
-    for effect in pool.drain():
-        if isinstance(effect, Commit):
-            pool.handle(Committed(effect.attempt, RESULT), now)
-    return str(assignment.job)
+def serve_and_commit(pool: Pool, device: str, now: float) -> str | None:
+    """`serve`, and the round's aggregate is made if that was its last report."""
+    job = serve(pool, device, now)
+    commit_all(pool, now)
+    return job
 
 
 # -- queues ----------------------------------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ def test_q13_a_big_job_is_done_within_a_bound_although_small_ones_keep_coming() 
     small = itertools.count()
     for step in range(1, 2000):
         open_job(pool, f"small-{next(small)}", float(step), demand=1, rounds=1)
-        serve(pool, f"d{step}", float(step))
+        serve_and_commit(pool, f"d{step}", float(step))
         if pool.jobs[JobId("big")].state == "completed":
             break
     # Alone it would take 100 s at a device a second; it has first claim after three times that.
@@ -221,8 +222,7 @@ def test_c5_a_device_that_two_jobs_want_in_the_same_moment_gets_one_lease() -> N
 
 def waiting_for_another(pool: Pool) -> None:
     submit(pool, "other")
-    submit(pool, "j", after=(After(job=JobId("other")),))
-    pool.handle(OpenRound(J, 1, MODEL), 0)
+    open_job(pool, "j", after=(After(job=JobId("other")),))
 
 
 def filling(pool: Pool) -> None:
@@ -267,7 +267,7 @@ def test_a6_an_end_that_comes_before_the_beginning_harms_nothing() -> None:
         with pytest.raises(VennueError):
             pool.handle(event, 0)
     open_job(pool, "j", demand=1)
-    assert serve(pool, "d", 1) == "j"
+    assert serve_and_commit(pool, "d", 1) == "j"
 
 
 def test_c10_ending_twice_is_told_once() -> None:

@@ -2,18 +2,14 @@
 
 import pytest
 
-from tests.unit.core.pools import RESULT, ArrivalOrder, attempt, check_in, pool_with_round
-from vennue.core.events import CommitFailed, Committed, OpenRound, Recover, Report
+from tests.unit.core.pools import RESULT, ArrivalOrder, attempt, check_in, pool_with_round, report
+from vennue.core.events import CommitFailed, Committed, OpenRound, Recover
 from vennue.core.ids import AttemptId, JobId
 from vennue.core.pool import Pool
 from vennue.core.records import attempt_record, job_record
 
 J = JobId("j")
 FIRST = AttemptId("j.1.1")
-
-
-def report(pool: Pool, assignment, now: float) -> None:
-    pool.handle(Report(assignment.id, assignment.device), now)
 
 
 def commit(pool: Pool, now: float, attempt: AttemptId = FIRST) -> None:

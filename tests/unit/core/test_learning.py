@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, check_in, profile, submit
+from tests.unit.core.pools import MODEL, RESULT, check_in, open_job, profile, report, submit
 from vennue.core.assignment import Assignment
 from vennue.core.events import CancelJob, Committed, OpenRound, Report
 from vennue.core.ids import AttemptId, JobId
@@ -29,10 +29,9 @@ class Watcher:
 def pool_after_one_round(planner: Watcher) -> Pool:
     """Bound at 10 s, reported at 40 s, committed at 40 s; the second round is open."""
     pool = Pool(planner)
-    submit(pool, "j", demand=1)
-    pool.handle(OpenRound(J, 1, MODEL), 0)
+    open_job(pool, "j", demand=1)
     assignment = check_in(pool, "d", now=10, response_s=25.0)
-    pool.handle(Report(assignment.id, assignment.device), 40)
+    report(pool, assignment, 40)
     pool.handle(Committed(AttemptId("j.1.1"), RESULT), 40)
     pool.handle(OpenRound(J, 2, RESULT), 40)
     return pool

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import RESULT, ArrivalOrder, attempt, check_in, open_job, pool_with_round, report, submit
 from vennue.core.effects import Commit
 from vennue.core.errors import InvalidInput
-from vennue.core.events import CancelJob, Committed, CompleteJob, Contact, OpenRound, Report, Tick
+from vennue.core.events import CancelJob, Committed, CompleteJob, Contact, Tick
 from vennue.core.ids import AttemptId, JobId
 from vennue.core.job import After, JobSpec
 from vennue.core.pool import Pool
@@ -13,10 +13,6 @@ from vennue.core.records import job_record
 from vennue.core.requirement import DEFAULT_SCHEMA
 
 J, K = JobId("j"), JobId("k")
-
-
-def report(pool: Pool, assignment, now: float = 0.0) -> None:
-    pool.handle(Report(assignment.id, assignment.device), now)
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
@@ -65,8 +61,7 @@ def test_a_time_limit_counts_from_the_beginning_after_a_crash_too() -> None:
 
 def test_q3_a_job_whose_owner_has_died_fails_and_the_next_one_begins() -> None:
     pool = pool_with_round(demand=1, silence_limit_s=60)
-    submit(pool, "k", demand=1, after=(After(job=J, when="ended"),))
-    pool.handle(OpenRound(K, 1, MODEL), 0)
+    open_job(pool, "k", demand=1, after=(After(job=J, when="ended"),))
     report(pool, check_in(pool, "d"), 10)
     pool.handle(Committed(AttemptId("j.1.1"), RESULT), 20)
     pool.handle(Tick(), 79)

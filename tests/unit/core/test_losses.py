@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, report, submit
 from vennue.core.errors import InvalidInput
-from vennue.core.events import Abort, CancelJob, Committed, Decline, OpenRound, Report, Tick
+from vennue.core.events import Abort, CancelJob, Committed, Decline, OpenRound, Tick
 from vennue.core.ids import JobId, Signature
 from vennue.core.job import JobSpec
 from vennue.core.losses import MAX_OVERCOMMIT, MAX_REGIONS, Losses, Share
@@ -93,7 +93,7 @@ def run_round(pool: Pool, number: int, lost: int, now: float) -> int:
         pool.handle(Abort(assignment.id, assignment.device), now)
     for assignment in bound[lost:]:
         if attempt(pool).state == "open":
-            pool.handle(Report(assignment.id, assignment.device), now)
+            report(pool, assignment, now)
     pool.handle(Committed(attempt(pool).id, RESULT), now)
     pool.handle(OpenRound(J, number + 1, MODEL), now)
     return wanted

@@ -2,10 +2,19 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
-from vennue.core.effects import Commit
+from tests.unit.core.pools import (
+    MODEL,
+    ArrivalOrder,
+    attempt,
+    check_in,
+    commit_all,
+    open_job,
+    pool_with_round,
+    serve,
+    submit,
+)
 from vennue.core.errors import TooLate
-from vennue.core.events import Abort, CheckIn, Committed, OpenRound, Recover, Report, ReportTogether, Tick
+from vennue.core.events import Abort, CheckIn, OpenRound, Recover, Report, ReportTogether, Tick
 from vennue.core.ids import AssignmentId, DeviceId, JobId
 from vennue.core.invariants import Auditor
 from vennue.core.pool import Pool
@@ -15,24 +24,9 @@ from vennue.policies import get_policy
 J, K = JobId("j"), JobId("k")
 
 
-def serve(pool: Pool, device: str, now: float = 0.0) -> str | None:
-    """A device checks in and reports at once: for which job."""
-    assignment = check_in(pool, device, now)
-    if assignment is None:
-        return None
-    pool.handle(Report(assignment.id, assignment.device), now)
-    return str(assignment.job)
-
-
 def reporters(pool: Pool) -> list[str]:
     """The devices whose reports the round of job j has."""
     return [one.device for one in attempt(pool).request.reported.values()]
-
-
-def commit(pool: Pool, now: float = 0.0) -> None:
-    for effect in pool.drain():
-        if isinstance(effect, Commit):
-            pool.handle(Committed(effect.attempt, RESULT), now)
 
 
 def test_s3_a_device_that_has_reported_is_not_bound_to_the_round_again() -> None:
@@ -45,11 +39,10 @@ def test_s3_a_device_that_has_reported_is_not_bound_to_the_round_again() -> None
 
 def test_it_serves_another_job_meanwhile_and_the_next_round_again() -> None:
     pool = pool_with_round(demand=2, rounds=2)
-    submit(pool, "k", demand=1)
-    pool.handle(OpenRound(K, 1, MODEL), 0)
+    open_job(pool, "k", demand=1)
     assert [serve(pool, "d"), serve(pool, "d"), serve(pool, "d")] == ["j", "k", None]
     serve(pool, "e")
-    commit(pool)
+    commit_all(pool)
     pool.handle(OpenRound(J, 2, MODEL), 1)
     assert serve(pool, "d", 1) == "j"
 
@@ -71,8 +64,7 @@ def test_a_device_that_did_not_report_may_try_again() -> None:
 
 def test_an_asynchronous_job_takes_a_device_as_often_as_it_comes() -> None:
     pool = Pool(ArrivalOrder())
-    submit(pool, "j", demand=2, mode="async", buffer_size=3)
-    pool.handle(OpenRound(J, 1, MODEL), 0)
+    open_job(pool, "j", demand=2, mode="async", buffer_size=3)
     assert [serve(pool, "d"), serve(pool, "d")] == ["j", "j"]
 
 

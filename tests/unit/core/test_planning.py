@@ -1,6 +1,6 @@
 """Planning: once however much has happened, isolated from what a policy does, and remembered for explanations."""
 
-from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, pool_with_round, submit
+from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, open_job, pool_with_round, submit
 from vennue.core.events import OpenRound, Report
 from vennue.core.ids import JobId
 from vennue.core.plan import Plan, PoolView
@@ -76,8 +76,7 @@ def test_a_failure_is_in_the_history_with_the_plan_that_stayed_in_force() -> Non
 def test_news_that_a_request_is_filled_may_wait_but_a_request_that_opens_is_planned_for_at_once() -> None:
     pool = Pool(ArrivalOrder(), plan_lag_s=10.0)
     for job in ("a", "b"):
-        submit(pool, job, demand=1 if job == "a" else 9)
-        pool.handle(OpenRound(JobId(job), 1, MODEL), 0)
+        open_job(pool, job, demand=1 if job == "a" else 9)
     for now in (1, 2, 3):  # the first one fills job a's request
         check_in(pool, f"d{now}", now=now)
     assert pool.plans == 1

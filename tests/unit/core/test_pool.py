@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import (
+    MODEL,
+    RESULT,
+    ArrivalOrder,
+    attempt,
+    check_in,
+    open_job,
+    pool_with_round,
+    report,
+    submit,
+)
 from vennue.core.effects import AttemptClosed, AttemptOpened, Commit, JobEnded, PolicyFailed
 from vennue.core.errors import Conflict, Forbidden, IllegalTransition, InvalidInput, NotFound, TooLate
 from vennue.core.errors import JobEnded as JobHasEnded
@@ -25,10 +35,6 @@ from vennue.core.pool import Pool
 from vennue.core.round import AttemptState
 
 J = JobId("j")
-
-
-def report(pool: Pool, assignment, now: float = 0.0):
-    return pool.handle(Report(assignment.id, assignment.device), now)
 
 
 def effects_of(pool: Pool, kind: type):
@@ -79,8 +85,7 @@ def test_a_region_seen_first_after_the_plan_was_made_is_served_too() -> None:
 
 def test_a_device_may_hold_one_assignment_although_two_jobs_want_it() -> None:
     pool = pool_with_round(demand=1)
-    submit(pool, "k", demand=1)
-    pool.handle(OpenRound(JobId("k"), 1, MODEL), 0)
+    open_job(pool, "k", demand=1)
     assert [check_in(pool, "d").job, check_in(pool, "d").job, check_in(pool, "e").job] == ["j", "j", "k"]
 
 
@@ -102,8 +107,7 @@ def test_accepting_extends_the_lease_to_the_task() -> None:
 
 def test_a_device_that_declines_gets_the_next_job_in_the_same_session() -> None:
     pool = pool_with_round(demand=1)
-    submit(pool, "k", demand=1)
-    pool.handle(OpenRound(JobId("k"), 1, MODEL), 0)
+    open_job(pool, "k", demand=1)
     first = check_in(pool, "d")
     second = pool.handle(Decline(first.id, first.device, "no memory", declined=frozenset({J})), 1)
     assert second.job == "k"
@@ -333,8 +337,7 @@ def test_opening_a_round_out_of_turn_tells_the_story() -> None:
 
 def test_cancel_frees_every_device_at_once_and_repeats_harmlessly() -> None:
     pool = pool_with_round(demand=1)
-    submit(pool, "k", demand=1)
-    pool.handle(OpenRound(JobId("k"), 1, MODEL), 0)
+    open_job(pool, "k", demand=1)
     check_in(pool, "d")
     pool.handle(CancelJob(J), 1)
     pool.handle(CancelJob(J), 2)
@@ -407,8 +410,7 @@ def test_changing_the_policy_loses_no_job() -> None:
 def test_plans_are_coalesced_by_the_replan_interval() -> None:
     pool = Pool(ArrivalOrder(), replan_interval_s=10)
     for name in ("j", "k"):
-        submit(pool, name, demand=1)
-        pool.handle(OpenRound(JobId(name), 1, MODEL), 0)
+        open_job(pool, name, demand=1)
         check_in(pool, f"d{name}", now=1)
     assert pool.plans == 1
     check_in(pool, "d2", now=11)

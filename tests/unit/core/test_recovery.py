@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, RESULT, ArrivalOrder, attempt, check_in, pool_with_round, submit
+from tests.unit.core.pools import (
+    MODEL,
+    RESULT,
+    ArrivalOrder,
+    attempt,
+    check_in,
+    open_job,
+    pool_with_round,
+    report,
+    submit,
+)
 from vennue.core import invariants
 from vennue.core.assignment import Assignment
 from vennue.core.effects import AssignmentEnded, Commit, SaveAttempt
@@ -26,10 +36,6 @@ def crashed(pool: Pool, *reports: Assignment, now: float = 100.0) -> Pool:
     return recovered
 
 
-def report(pool: Pool, assignment: Assignment, now: float = 101.0):
-    return pool.handle(Report(assignment.id, assignment.device), now)
-
-
 def commits(pool: Pool) -> list[tuple[AssignmentId, ...]]:
     return [effect.assignments for effect in pool.drain() if isinstance(effect, Commit)]
 
@@ -44,7 +50,7 @@ def test_reports_that_were_counted_still_count() -> None:
         report(pool, one, now=5)
     after = crashed(pool, *bound[:2])
     assert list(attempt(after).request.reported) == [one.id for one in bound[:2]]
-    assert report(after, bound[0]) is False
+    assert report(after, bound[0], 101) is False
     check_in(after, "new", now=101)
     assert check_in(after, "another", now=101) is None
 
@@ -152,7 +158,7 @@ def test_a_device_that_came_back_is_answered_as_before_when_it_repeats_itself() 
     pool = pool_with_round(demand=2)
     old = check_in(pool, "d")
     after = crashed(pool)
-    assert [report(after, old), report(after, old)] == [True, False]
+    assert [report(after, old, 101), report(after, old, 101)] == [True, False]
     with pytest.raises(Forbidden):
         after.handle(Report(old.id, DeviceId("thief")), 102)
 
@@ -259,7 +265,7 @@ def test_an_asynchronous_job_goes_on_with_its_buffer_and_its_devices() -> None:
     after = crashed(pool, d)
     again = attempt(after)
     assert (again.version, again.model, list(again.request.reported)) == (1, RESULT, [d.id])
-    assert report(after, c) is True
+    assert report(after, c, 101) is True
     assert commits(after) == [(d.id, c.id)]
 
 
@@ -267,7 +273,7 @@ def test_a_report_that_was_committed_since_the_restart_does_not_count_again() ->
     pool = pool_with_round(mode="async", demand=3, buffer_size=1)
     a = check_in(pool, "a")
     after = crashed(pool)
-    assert report(after, a) is True
+    assert report(after, a, 101) is True
     after.handle(Committed(AttemptId("j.1.1"), RESULT), 102)
     with pytest.raises(TooLate):
         report(after, a, now=103)
@@ -285,8 +291,7 @@ def test_a_round_that_binds_by_measured_losses_keeps_all_its_reports() -> None:
 
 def test_other_jobs_are_as_they_were() -> None:
     pool = pool_with_round(demand=2)
-    submit(pool, "k", demand=2)
-    pool.handle(OpenRound(JobId("k"), 1, MODEL), 0)
+    open_job(pool, "k", demand=2)
     after = crashed(pool)
     assert [one.id for one in after.attempts()] == ["j.1.1", "k.1.1"]
 

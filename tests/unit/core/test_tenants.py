@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, submit
+from tests.unit.core.pools import MODEL, ArrivalOrder, check_in, open_job, submit
 from vennue.core import invariants
 from vennue.core.errors import InvalidInput, InvariantViolated
 from vennue.core.events import Abort, Accept, CancelJob, Decline, OpenRound, Report, Tick
@@ -28,8 +28,7 @@ def pool_of(*jobs: tuple[str, str], planner: type = ArrivalOrder, demand: int = 
     """A pool with an open round for each job, given as its name and its tenant, in the order of their arrival."""
     pool = Pool(planner(), quotas={"*" if name == "others" else name: quota for name, quota in quotas.items()})
     for name, tenant in jobs:
-        submit(pool, name, demand=demand, tenant=tenant)
-        pool.handle(OpenRound(JobId(name), 1, MODEL), 0)
+        open_job(pool, name, demand=demand, tenant=tenant)
     return pool
 
 
@@ -106,8 +105,7 @@ def test_a_quota_for_others_is_each_tenant_s_own() -> None:
 
 def test_a_job_whose_requirement_the_device_misses_is_no_reason_to_hold_it_back() -> None:
     pool = pool_of(("greedy", "a"), a=Quota(devices=0), b=Quota(devices=5))
-    submit(pool, "picky", tenant="b", requirement="device.ram_gb >= 8")
-    pool.handle(OpenRound(JobId("picky"), 1, MODEL), 0)
+    open_job(pool, "picky", tenant="b", requirement="device.ram_gb >= 8")
     assert check_in(pool, "small", ram_gb=4).job == "greedy"
     assert check_in(pool, "big", ram_gb=8).job == "picky"
 
@@ -170,8 +168,7 @@ def test_cancelling_a_job_gives_its_tenant_all_its_devices_back() -> None:
 
 def test_a_device_that_has_yet_to_accept_counts_as_in_flight() -> None:
     pool = Pool(ArrivalOrder(), quotas={"a": Quota(devices=1, borrow=False)})
-    submit(pool, "j", tenant="a", private_requirement="device.x > 1")
-    pool.handle(OpenRound(JobId("j"), 1, MODEL), 0)
+    open_job(pool, "j", tenant="a", private_requirement="device.x > 1")
     offered = check_in(pool, "d")
     assert check_in(pool, "e") is None
     pool.handle(Accept(offered.id, offered.device), 1)
