@@ -4,9 +4,7 @@ A *study* is a list of experiments and what to make of their records: tables and
 Records of runs are kept in a file, so that a study goes on where it was stopped.
 """
 
-import difflib
-
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.simulation.papers.ablation import ABLATION
 from vennue.simulation.papers.fairness import FAIRNESS
 from vennue.simulation.papers.sharing import SHARING
@@ -24,9 +22,8 @@ def get_study(name: str) -> Study:
     """
     found = STUDIES.get(name)
     if found is None:
-        near = difflib.get_close_matches(name, STUDIES, n=1)
         raise InvalidInput(
             f"there is no study {name!r}", field="study", value=name, limit=tuple(STUDIES),
-            fix=f"did you mean {near[0]!r}?" if near else "choose one of " + ", ".join(STUDIES),
+            fix=did_you_mean(name, STUDIES, "choose one of " + ", ".join(STUDIES)),
         )  # fmt: skip
     return found

@@ -8,7 +8,7 @@ from vennue.simulation.experiment import Experiment
 from vennue.simulation.options import PRESETS
 from vennue.simulation.papers import plots, published
 from vennue.simulation.papers.plots import Panel, Series
-from vennue.simulation.papers.records import Record, Records, speedup
+from vennue.simulation.papers.records import Records, speedup
 from vennue.simulation.papers.study import Findings, Study, Table, policies, said
 from vennue.simulation.report.svg import series
 from vennue.simulation.tables import Estimate
@@ -42,16 +42,14 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
     panels = []
     for experiment in made:
         name = experiment.workload.name
-        found: dict[str, list[Record]] = {}
-        for record in records.of(experiment):
-            found.setdefault(record.policy, []).append(record)
+        found = records.by_policy(experiment)
         labels = dict(zip([(f, t) for f in _FAMILIES for t in TIERS], experiment.labels[1:], strict=True))
         curves = []
         for index, (family, said_family) in enumerate(_FAMILIES.items(), start=1):
             points = []
             for tiers in TIERS:
-                runs = found.get(labels[family, tiers], [])
-                estimate = speedup(found.get(_BASE, []), runs)
+                runs = found[labels[family, tiers]]
+                estimate = speedup(found[_BASE], runs)
                 paper = published.ABLATION.get(name, {}).get(_part(family, tiers))
                 rows.append(
                     (

@@ -33,15 +33,13 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
     rows: list[tuple[str, ...]] = []
     faster, fairer = [], []
     for index, experiment in enumerate(made, start=1):
-        found: dict[str, list[Record]] = {}
-        for record in records.of(experiment):
-            found.setdefault(record.policy, []).append(record)
+        found = records.by_policy(experiment)
         name = experiment.workload.name
-        base = found.get(_BASE, [])
+        base = found[_BASE]
         rows.append((name, _BASE, "1", said(_fair(base), "{:.0f}"), said(_slowest(base))))
         points = []
         for epsilon, policy in zip(EPSILONS, experiment.labels[1:], strict=True):
-            runs = found.get(policy, [])
+            runs = found[policy]
             gain, slowest = speedup(base, runs), _slowest(runs)
             rows.append((name, f"venn, ε = {epsilon:g}", said(gain), said(_fair(runs), "{:.0f}"), said(slowest)))
             if gain is not None and slowest is not None:

@@ -153,6 +153,13 @@ class Records:
         keys = (key(experiment, policy, seed) for policy in experiment.labels for seed in experiment.seeds)
         return [self._of[wanted] for wanted in keys if wanted in self._of]
 
+    def by_policy(self, experiment: Experiment) -> dict[str, list[Record]]:
+        """The same by policy: a list for each, however many are missing."""
+        found: dict[str, list[Record]] = {label: [] for label in experiment.labels}
+        for record in self.of(experiment):
+            found[record.policy].append(record)
+        return found
+
     def missing(self, experiment: Experiment) -> list[Experiment]:
         """The experiments whose runs are those of ``experiment`` that have no record."""
         labels = experiment.labels

@@ -51,9 +51,9 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
     """Utilisation, throughput and JCT side by side, and the factors between pools that share and those that do not."""
     cells = [(devices, mode) for devices in DEVICES for mode in _MODES]
     found = {
-        (devices, mode, policy): [record for record in records.of(experiment) if record.policy == policy]
+        (devices, mode, policy): runs
         for (devices, mode), experiment in zip(cells, made, strict=True)
-        for policy in experiment.labels
+        for policy, runs in records.by_policy(experiment).items()
     }
     labels = made[0].labels
     rows = [

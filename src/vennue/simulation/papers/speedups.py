@@ -32,21 +32,21 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
     by_class: list[tuple[str, ...]] = []
     groups = {}
     for experiment in made:
-        found = _by_policy(records.of(experiment))
-        base = found.get(labels[0], [])
+        found = records.by_policy(experiment)
+        base = found[labels[0]]
         name = experiment.workload.name
         paper = published.SPEEDUPS[name]
         cells = [name]
         rows = []
         for index, policy in enumerate(labels[1:], start=1):
-            estimate = speedup(base, found.get(policy, []))
+            estimate = speedup(base, found[policy])
             cells += [said(estimate), *([f"{paper[policy]:.2f}"] if policy in paper else [])]
             if estimate is not None:
                 rows.append((policy, series(index), estimate, paper.get(policy)))
         by_workload.append(tuple(cells))
         if rows:
             groups[name] = rows
-        by_class.append((name, *(said(_of_class(base, found.get("venn", []), kind)) for kind in _CLASSES)))
+        by_class.append((name, *(said(_of_class(base, found["venn"], kind)) for kind in _CLASSES)))
     by_class.append(("even, published", *(f"{published.OF_CLASS[kind]:.1f}" for kind in _CLASSES)))
     head = ["workload"]
     for policy in labels[1:]:
@@ -67,13 +67,6 @@ def findings(made: Sequence[Experiment], records: Records) -> Findings:
 
 def _of_class(base: Sequence[Record], records: Sequence[Record], name: str) -> Estimate | None:
     return speedup(base, records, lambda record: record.jct_of_class_s.get(name))
-
-
-def _by_policy(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found: dict[str, list[Record]] = {}
-    for record in records:
-        found.setdefault(record.policy, []).append(record)
-    return found
 
 
 SPEEDUPS = Study(
