@@ -14,6 +14,7 @@ from rich.progress import Progress as ProgressBar
 
 from vennue.cli import terminal
 from vennue.core.errors import InvalidInput
+from vennue.core.job import DAY_S
 from vennue.core.requirement import Requirement
 from vennue.simulation import authors_workload
 from vennue.simulation.traces import (
@@ -30,7 +31,7 @@ from vennue.simulation.traces import (
     write_trace,
 )
 from vennue.simulation.traces.columns import Progress, replacing, table_suffix, write_table
-from vennue.simulation.traces.model import DAY_S, IntArray, record
+from vennue.simulation.traces.model import IntArray, record
 from vennue.simulation.traces.summary import TraceSummary, summarise
 
 trace_app = cyclopts.App(name="trace", help="When devices are there: make, convert and inspect traces.")

@@ -12,7 +12,7 @@ from vennue.cli.jobfile import JobFile
 from vennue.cli.remote import REMOTE, Remote, operator
 from vennue.cli.terminal import ExitCode, duration, plural, rate
 from vennue.core.errors import InvalidInput
-from vennue.simulation.options import DAY_S
+from vennue.core.job import DAY_S
 from vennue.simulation.what_if import Forecast, WhatIf
 from vennue.simulation.what_if import what_if as foresee
 

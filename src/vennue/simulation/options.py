@@ -14,7 +14,6 @@ from vennue.core.batch import MAX_WINDOW_S
 from vennue.core.errors import InvalidInput, did_you_mean
 from vennue.core.job import JobSpec
 
-DAY_S = 86_400.0
 LONGEST_S = 1e12
 """Longer than any trace, and short enough that seconds still count in a float."""
 

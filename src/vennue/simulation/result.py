@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vennue.core.errors import InvalidInput
-from vennue.simulation.options import DAY_S, Options
+from vennue.core.job import DAY_S
+from vennue.simulation.options import Options
 from vennue.simulation.traces.model import FloatArray
 from vennue.simulation.world import Batch, World
 

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from vennue.core.errors import InvalidInput
-from vennue.core.job import JobSpec
+from vennue.core.job import DAY_S, JobSpec
 from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.protocol import JobLoad, PoolSnapshot
-from vennue.simulation.options import DAY_S, Options
+from vennue.simulation.options import Options
 from vennue.simulation.run import Engine, simulate
 from vennue.simulation.traces.devices import MEAN_COMPUTATION_MS, Capacity, DevicePopulation, DeviceTable
 from vennue.simulation.traces.hourly import HourlyCheckIns

@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from vennue.core.errors import Infeasible, InvalidInput
 from vennue.core.ids import JobId, Signature
-from vennue.core.job import JobSpec
+from vennue.core.job import DAY_S, JobSpec
 from vennue.core.requirement import Profile, Requirement
 from vennue.core.supply import Supply
-from vennue.simulation.options import DAY_S, Options
+from vennue.simulation.options import Options
 from vennue.simulation.traces import CheckIns, DevicePopulation, Trace
 from vennue.simulation.traces.devices import MEAN_COMMUNICATION_KBPS, MEAN_COMPUTATION_MS, NOMINAL_LINK_S
 from vennue.simulation.traces.model import YEAR_S, FloatArray, IntArray

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from vennue.core.errors import Infeasible, InvalidInput
-from vennue.core.job import JobSpec
+from vennue.core.job import DAY_S, JobSpec
 from vennue.core.plan import Plan, PoolView
 from vennue.policies import Policy
-from vennue.simulation.options import DAY_S, Options, options
+from vennue.simulation.options import Options, options
 from vennue.simulation.result import Columns, RunResult
 from vennue.simulation.run import Engine, simulate
 from vennue.simulation.traces import Capacity, DevicePopulation, DeviceTable, Trace

@@ -13,11 +13,12 @@ import numpy as np
 
 from vennue import data
 from vennue.core.errors import InvalidInput, did_you_mean
+from vennue.core.job import DAY_S
 from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.simulation.traces import foreign
 from vennue.simulation.traces.columns import Progress, Table, is_table, read_header, read_table, write_table
 from vennue.simulation.traces.devices import Capacity, DevicePopulation, DeviceTable, phone_population
-from vennue.simulation.traces.model import DAY_S, CheckIns, IntArray, Trace
+from vennue.simulation.traces.model import CheckIns, IntArray, Trace
 from vennue.simulation.traces.paper import PaperCheckIns
 from vennue.simulation.traces.recorded import is_recording, read_recording_of
 from vennue.simulation.traces.synth import synthesise

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from vennue.core.errors import InvalidInput
+from vennue.core.job import DAY_S
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-DAY_S = 86_400.0
 YEAR_S = 365.25 * DAY_S
 MAX_SESSION_S = YEAR_S
 MAX_TRACE_S = 10 * YEAR_S

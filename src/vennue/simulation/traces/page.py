@@ -3,7 +3,7 @@
 import html
 from collections.abc import Iterable, Sequence
 
-from vennue.simulation.traces.model import DAY_S
+from vennue.core.job import DAY_S
 from vennue.simulation.traces.summary import TraceSummary
 
 _STYLE = """

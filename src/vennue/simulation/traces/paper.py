@@ -13,7 +13,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from vennue.core.errors import InvalidInput
-from vennue.simulation.traces.model import BLOCK_SIZE, DAY_S, Block, FloatArray, checked_seed
+from vennue.core.job import DAY_S
+from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, checked_seed
 
 _CHUNK_S = 6 * 3600.0
 """What is drawn at once: its own random stream, so the check-ins do not depend on the size of the blocks."""

@@ -16,9 +16,10 @@ import msgspec
 import numpy as np
 
 from vennue.core.errors import InvalidInput
+from vennue.core.job import DAY_S
 from vennue.core.requirement import AttributeSchema
 from vennue.simulation.traces.devices import Capacity, DevicePopulation, DeviceTable
-from vennue.simulation.traces.model import BLOCK_SIZE, DAY_S, Block, FloatArray, IntArray
+from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, IntArray
 
 FORMAT = "vennue-check-ins"
 VERSION = 1

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import numpy as np
 
+from vennue.core.job import DAY_S
 from vennue.core.requirement import Requirement
 from vennue.simulation.traces.devices import NOMINAL_WORKLOAD_S, DevicePopulation, task_time_s
-from vennue.simulation.traces.model import DAY_S, CheckIns, FloatArray, IntArray, Trace, record
+from vennue.simulation.traces.model import CheckIns, FloatArray, IntArray, Trace, record
 
 QUANTILES = (5, 10, 25, 50, 75, 90, 95, 99)
 """In percent."""

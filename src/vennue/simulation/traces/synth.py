@@ -15,7 +15,8 @@ import numpy as np
 
 from vennue import data
 from vennue.core.errors import InvalidInput
-from vennue.simulation.traces.model import DAY_S, FloatArray, IntArray, Trace, checked_seed
+from vennue.core.job import DAY_S
+from vennue.simulation.traces.model import FloatArray, IntArray, Trace, checked_seed
 
 HABIT_SHARE = 0.75
 HABIT_WIDTH_H = 1.5
