@@ -66,6 +66,7 @@ class _Open:
         """What counts as part of a sum, of which that is not durable yet."""
         self.taking: dict[str, asyncio.Task[None]] = {}
         """Partial sums by id that are being put, durably, in the place of their assignments."""
+        self.aggregating = asyncio.Lock()
         self.going_on = asyncio.Lock()
         self.made: Outcome | None = None
         """An asynchronous attempt's aggregate that may have become a commit,"""
@@ -142,12 +143,24 @@ class DataPlane:
         The reports stay in the spool until `committed` says that they are of no use any more.
 
         Raises:
+            TooLate: the attempt is over, or has begun anew meanwhile, and knows nothing of this aggregate.
             Exception: whatever the strategy or the storage raises; it may be tried again.
         """
         entry = self._entry(attempt)
+        async with entry.aggregating:
+            if self._entry(attempt) is not entry:
+                raise TooLate(f"attempt {attempt} has begun anew", field="assignment", value=attempt)
+            return await self._aggregate(entry, tuple(assignments), round_number, memory)
+
+    async def _aggregate(
+        self,
+        entry: _Open,
+        assignments: tuple[AssignmentId, ...],
+        round_number: int,
+        memory: Mapping[str, Digest] | None,
+    ) -> Outcome:
         aggregator = await self._aggregator(entry)
-        await self.committed(attempt)  # one aggregate follows the other only when that is a commit
-        assignments = tuple(assignments)
+        await self.committed(entry.attempt)  # one aggregate follows the other only when that is a commit
         for assignment in assignments:
             await self._taken(entry, assignment)
 
@@ -159,7 +172,7 @@ class DataPlane:
         except InvalidInput as error:
             if memory is None or not (error.field or "").startswith("memory."):
                 raise
-            log.warning("the model of %s has another form now: the strategy begins anew: %s", attempt, error)
+            log.warning("the model of %s has another form now: the strategy begins anew: %s", entry.attempt, error)
             made = await self.uploads.in_thread(make, None)
         await self._bury(entry, assignments, round_number)
         outcome = Outcome(
@@ -198,7 +211,7 @@ class DataPlane:
             return
         if discard:
             self._answers.forget(attempt)
-        async with entry.opening:
+        async with entry.aggregating, entry.opening:
             if entry.taking:
                 await asyncio.wait(entry.taking.values())
             if entry.aggregator is not None:

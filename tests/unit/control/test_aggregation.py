@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.control.rig import Clock, body, rig_at, sha256, until, update
 from vennue.core.errors import InvalidInput, InvalidUpdate, StorageError, TooLate
+from vennue.core.ids import AssignmentId, AttemptId, attempt_of
 from vennue.core.job import JobSpec
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
 from vennue.tensors.model import save
@@ -333,6 +334,35 @@ async def test_an_aggregate_whose_receipts_cannot_be_kept_is_no_commit_yet(tmp_p
         assert await committed(rig, job, 1) == [1.0, 1.0]
     async with rig_at(tmp_path) as rig:
         assert (await send(rig, task, change(1.0))).duplicate
+
+
+async def test_a_pool_that_is_rebuilt_waits_for_the_aggregate_that_is_under_way(rig, monkeypatch):
+    """Its receipts would be taken for those of the commit that is made in its place, perhaps of other reports."""
+    making, go_on, committed = asyncio.Event(), asyncio.Event(), rig.data.committed
+
+    async def slow(attempt: AttemptId) -> None:
+        making.set()
+        await go_on.wait()
+        await committed(attempt)
+
+    monkeypatch.setattr(rig.data, "committed", slow)
+    job = await rig.job(demand=1, mode="async", buffer_size=1)
+    await rig.open(job)
+    task = rig.task("d1")
+    attempt = attempt_of(task.assignment)
+    await send(rig, task, change(1.0))
+    await making.wait()
+
+    async def rebuild() -> list[AssignmentId]:
+        await rig.data.reset(keep=[attempt])
+        rig.data.expect(attempt, rig.model(), rig.coordinator.pool.jobs[job].spec)
+        return [each.assignment for each in await rig.data.recover(attempt, 0)]
+
+    rebuilding = asyncio.ensure_future(rebuild())
+    await asyncio.wait([rebuilding], timeout=0.3)
+    assert not rebuilding.done()
+    go_on.set()
+    assert await rebuilding == [task.assignment]
 
 
 async def test_a_disk_that_is_full_at_the_end_of_a_round_costs_none_of_its_reports(rig, monkeypatch):
