@@ -6,7 +6,6 @@ partial sum comes in the same way.
 """
 
 import hashlib
-import math
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from vennue.updates.blobs import digest_mismatch
 from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT, sums_layout
 from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Record, SpoolWriter
-from vennue.updates.sums import MAX_METRIC_NAME, Partial, Receipt
+from vennue.updates.sums import MAX_METRIC, MAX_METRIC_NAME, Partial, Receipt
 
 MAX_DEVICE_METRICS: Final = 64
 
@@ -73,8 +72,14 @@ class Announcement:
                     value=name[:80],
                     limit=MAX_METRIC_NAME,
                 )
-            if not math.isfinite(value):
-                raise InvalidUpdate("a metric must be finite", field=f"metrics.{name}", value=str(value))
+            if not abs(value) <= MAX_METRIC:  # false for what is not a number, too
+                raise InvalidUpdate(
+                    f"a metric must be finite, and from {-MAX_METRIC:g} to {MAX_METRIC:g}",
+                    field=f"metrics.{name}",
+                    value=value,
+                    limit=MAX_METRIC,
+                    fix="leave out a metric that has diverged",
+                )
 
 
 @dataclass(frozen=True, slots=True)

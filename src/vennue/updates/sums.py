@@ -18,6 +18,8 @@ from vennue.updates.fold import MAX_WEIGHT, MIN_WEIGHT, Totals
 MAX_METRIC_NAME: Final = 128
 MAX_METRICS: Final = 1024
 """How many metrics a round has; those of devices that name yet others are left out."""
+MAX_METRIC: Final = 1e100
+"""The largest magnitude of a metric: with the largest weights, the sum of any number of them is finite."""
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -62,8 +64,9 @@ class MetricSums:
         return MetricSums(dict(self.sums), dict(self.weights))
 
     def means(self) -> dict[str, float]:
-        """The weighted mean of each."""
-        return {name: self.sums[name] / self.weights[name] for name in self.sums}
+        """The weighted mean of each. One that has overflowed, in a spool from before there was a limit, is left out."""
+        means = {name: self.sums[name] / self.weights[name] for name in self.sums}
+        return {name: mean for name, mean in means.items() if math.isfinite(mean)}
 
     def _add(self, name: str, value: float, weight: float) -> None:
         if name in self.sums:
@@ -104,13 +107,22 @@ class Partial:
                 value=len(self.receipts),
                 limit=max(totals.updates, 1),
             )
+        for receipt in self.receipts.values():
+            if not MIN_WEIGHT <= receipt.weight <= MAX_WEIGHT or receipt.body_bytes < 0:
+                raise InvalidUpdate(
+                    f"what it says of report {receipt.assignment[:200]} cannot be right",
+                    field="reports",
+                    value=f"{receipt.body_bytes} bytes of weight {receipt.weight:g}",
+                    limit=f"weights from {MIN_WEIGHT:g} to {MAX_WEIGHT:g}",
+                )
         limit = MAX_WEIGHT * len(self.receipts)
         if not MIN_WEIGHT <= totals.weight < math.inf or not 0 <= totals.models <= limit:
             raise InvalidUpdate("its weight cannot be right", field="weight", value=totals.weight, limit=limit)
         if metrics.sums.keys() != metrics.weights.keys() or len(metrics.sums) > MAX_METRICS:
             raise InvalidUpdate("its metrics' sums and weights differ", field="metrics", value=len(metrics.sums))
         for name, value in metrics.sums.items():
-            if len(name) > MAX_METRIC_NAME or not math.isfinite(value) or not 0 < metrics.weights[name] < math.inf:
+            weight = metrics.weights[name]
+            if len(name) > MAX_METRIC_NAME or not 0 < weight <= limit or not abs(value) <= MAX_METRIC * limit:
                 raise InvalidUpdate("it cannot be right", field=f"metrics.{name[:80]}", value=value)
 
     def to_meta(self) -> dict[str, Any]:

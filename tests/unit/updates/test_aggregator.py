@@ -145,6 +145,12 @@ def test_metrics_are_averaged_with_the_weights_of_the_updates_that_have_them(agg
     assert aggregator.aggregate().metrics == {"loss": 2.0, "accuracy": 0.5}
 
 
+def test_the_largest_metrics_with_the_largest_weights_have_a_mean(aggregator):
+    for device in (1, 2):
+        send(aggregator, device, weight=1e9, metrics={"loss": 1e100})
+    assert aggregator.aggregate().metrics == {"loss": pytest.approx(1e100)}
+
+
 def test_a_strategy_has_its_memory_from_round_to_round(tmp_path, blobs):
     digest, memory = blobs.put(save(BASE)), None
     weights = []
@@ -533,6 +539,8 @@ def test_a_weight_that_cannot_be_right_is_refused(refused, weight):
     ("metrics", "message"),
     [
         ({"loss": math.nan}, "metrics.loss: a metric must be finite"),
+        ({"loss": 1e101}, "metrics.loss: a metric must be finite, and from -1e[+]100 to 1e[+]100"),
+        ({"loss": -math.inf}, "metrics.loss: a metric must be finite"),
         ({"x" * 129: 1.0}, "short printable text"),
         ({"a\n": 1.0}, "short printable text"),
         ({str(number): 1.0 for number in range(65)}, "too many metrics"),

@@ -361,6 +361,11 @@ RECEIPT = Receipt(a(1), 10, 1.0, None)
         ({"metrics": MetricSums({"x": 1.0}, {})}, "metrics"),
         ({"metrics": MetricSums({"x": math.inf}, {"x": 1.0})}, "metrics.x"),
         ({"metrics": MetricSums({"x": 1.0}, {"x": 0.0})}, "metrics.x"),
+        ({"metrics": MetricSums({"x": 1e110}, {"x": 1.0})}, "metrics.x"),
+        ({"metrics": MetricSums({"x": 1.0}, {"x": 1e10})}, "metrics.x"),
+        ({"receipts": {a(1): Receipt(a(1), 10, -1.0, None)}}, "reports"),
+        ({"receipts": {a(1): Receipt(a(1), 10, 1e308, None)}}, "reports"),
+        ({"receipts": {a(1): Receipt(a(1), -10, 1.0, None)}}, "reports"),
     ],
 )
 def test_what_is_said_of_a_sum_must_make_sense(fields, field):
@@ -368,6 +373,12 @@ def test_what_is_said_of_a_sum_must_make_sense(fields, field):
     with pytest.raises(InvalidUpdate) as refusal:
         Partial(**{**sound, **fields})
     assert refusal.value.field == field
+
+
+def test_a_metric_that_has_overflowed_has_no_mean():
+    metrics = MetricSums()
+    metrics.add({"x": 1e308, "y": 2.0}, 1e9)
+    assert metrics.means() == {"y": 2.0}
 
 
 def test_metrics_beyond_a_thousand_names_are_left_out_and_the_others_counted():
