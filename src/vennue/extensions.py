@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from vennue.core.errors import Conflict, InvalidInput, did_you_mean
@@ -106,6 +107,10 @@ class Extensions(Generic[B]):
             Conflict: another class has one of the names.
         """
         module_name = f"vennue_{self._files_field}_" + hashlib.sha256(path.encode()).hexdigest()[:16]
+        if not Path(path).is_file():
+            raise InvalidInput(
+                f"there is no file {path}", field=self._files_field, value=path, fix="check its name and folder"
+            )
         spec = spec_from_file_location(module_name, path)
         if spec is None or spec.loader is None:
             raise InvalidInput(

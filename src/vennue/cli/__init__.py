@@ -16,18 +16,26 @@ import vennue
 from vennue.cli import terminal
 from vennue.cli.terminal import ExitCode
 
-_ENDING = """\
-Exit codes: 0 done, 1 failed, 2 invalid input, 3 server unreachable, 4 not found, 130 interrupted.
-With --json, stdout holds one JSON document: the answer, or {"error": ...}.\
-"""
+_ENDING = terminal.lines(
+    "Exit codes: 0 done, 1 failed, 2 invalid input, 3 server unreachable, 4 not found, 130 interrupted.",
+    'With --json, stdout holds one JSON document: the answer, or {"error": ...}.',
+)
+
+
+def _default(value: object) -> str | None:
+    """A default as the help shows it: none of a switch, 7 and not 7.0."""
+    if value is None or value is False:
+        return None
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
 
 app = cyclopts.App(
     name="vennue",
     help="Many federated-learning jobs, one pool of devices.",
-    help_format="plaintext",
+    help_format="markdown",  # which joins the lines of an argument's text
     help_epilogue=_ENDING,
     version=lambda: vennue.__version__,
-    default_parameter=cyclopts.Parameter(negative=()),
+    default_parameter=cyclopts.Parameter(negative=(), show_default=_default),
     # Failures are shown by `main`, in one form for all.
     exit_on_error=False,
     print_error=False,
@@ -41,16 +49,17 @@ _TRY = cyclopts.Group("Trying it out", sort_key=2)
 _SIMULATE = cyclopts.Group("Simulation", sort_key=3)
 
 
-def _mount(path: str, group: cyclopts.Group, about: str, *examples: str) -> None:
+def _mount(path: str, group: cyclopts.Group, about: str, *examples: str, usage: str | None = None) -> None:
     """Add the command that the function at an import path is. Its arguments are described in its docstring."""
     paragraphs = (" ".join(paragraph.split()) for paragraph in about.split("\n\n"))
-    ending = "Examples:\n" + "\n".join(f"  $ {example}" for example in examples)
+    name = path.rpartition(":")[2].replace("_", "-")
     app.command(
         path,
-        name=path.rpartition(":")[2].replace("_", "-"),
+        name=name,
+        usage=None if usage is None else f"Usage: vennue {name} {usage}",
         help="\n\n".join(paragraphs),
         group=group,
-        help_epilogue=ending,
+        help_epilogue=terminal.lines("Examples:", *(f"$ {example}" for example in examples)),
     )
 
 
@@ -104,6 +113,8 @@ _mount(
     "vennue submit job.yaml",
     'id=$(vennue submit job.yaml) && vennue show "$id"',
     "vennue submit job.yaml --wait",
+    "vennue submit second.yaml first.yaml",
+    usage="[OPTIONS] FILE [MORE...]",
 )
 _mount(
     "vennue.cli.jobs:jobs",
@@ -191,6 +202,7 @@ _mount(
     "vennue papers",
     "vennue papers speedups --scale 64 --seeds 2",
     "vennue papers ablation --scale 1 --out results",
+    usage="[OPTIONS] [STUDY]",
 )
 app.command(
     "vennue.cli.trace:trace_app",

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn
 from vennue.cli import terminal
 from vennue.cli.simulate import cores, interruptible
 from vennue.cli.terminal import ExitCode
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, StorageError
 from vennue.simulation.papers import STUDIES, get_study
 from vennue.simulation.papers.records import FILE, Records
 from vennue.simulation.papers.study import Findings, Table
@@ -22,6 +22,7 @@ from vennue.simulation.traces.columns import replacing
 
 def papers(
     study: str | None = None,
+    /,
     *,
     scale: float | None = None,
     seeds: int = 5,
@@ -49,6 +50,12 @@ def papers(
             raise InvalidInput(f"must be at least 1, got {value}", field=field, value=value, limit=1, fix="give more")
     if scale is not None and not 0 < scale < float("inf"):
         raise InvalidInput(f"must be above 0, got {scale:g}", field="scale", value=scale, limit=0, fix="give more")
+    try:
+        out.mkdir(parents=True, exist_ok=True)  # better said before the work than after it
+    except OSError as error:
+        raise StorageError(
+            f"cannot make the folder {out}: {error.strerror}", field="out", value=str(out), fix="choose another place"
+        ) from error
     records = Records(out)
     size = chosen.scale if scale is None else scale
     experiments = chosen.experiments(size, seeds)
@@ -99,7 +106,6 @@ def _show(table: Table) -> None:
 
 
 def _write(out: Path, name: str, found: Findings) -> None:
-    out.mkdir(parents=True, exist_ok=True)
     text = "\n\n".join(f"### {table.title}\n\n{table.markdown()}" for table in found.tables)
     for file, content in ((f"{name}.md", text + "\n"), *((f"{key}.svg", svg) for key, svg in found.figures.items())):
         with replacing(out / file) as writing:

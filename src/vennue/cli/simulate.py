@@ -33,6 +33,7 @@ from vennue.simulation.workload import load
 
 def simulate(
     workload: str,
+    /,
     *,
     policy: str = "random-order,fifo,srsf,venn",
     policy_file: list[Path] | None = None,

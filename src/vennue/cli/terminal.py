@@ -38,6 +38,11 @@ class ExitCode(IntEnum):
     """Ctrl-C, as a shell reports it."""
 
 
+def lines(*texts: str) -> str:
+    """Lines of a help text, which is Markdown: they stay lines."""
+    return "  \n".join(texts)
+
+
 def debugging() -> bool:
     """Whether the user wants to see what goes on inside."""
     return bool(os.environ.get("VENNUE_DEBUG"))

@@ -34,7 +34,16 @@ from vennue.simulation.traces.columns import Progress, replacing, table_suffix, 
 from vennue.simulation.traces.model import IntArray, record
 from vennue.simulation.traces.summary import TraceSummary, summarise
 
-trace_app = cyclopts.App(name="trace", help="When devices are there: make, convert and inspect traces.")
+trace_app = cyclopts.App(
+    name="trace",
+    help="When devices are there: make, convert and inspect traces.",
+    help_epilogue=terminal.lines(
+        "Examples:",
+        "$ vennue trace synth sessions.csv --devices 1000 --days 2",
+        "$ vennue trace inspect sessions.csv",
+        "$ vennue trace convert client_behave_trace sessions.parquet --merge-gap 60",
+    ),
+)
 
 _BAR_WIDTH = 40
 
@@ -42,6 +51,7 @@ _BAR_WIDTH = 40
 @trace_app.command
 def synth(
     out: Path,
+    /,
     *,
     devices: int = 10_000,
     days: int = 5,
@@ -55,15 +65,16 @@ def synth(
     """Write synthetic sessions.
 
     Args:
-        out: file to write: .csv, .csv.gz or .parquet.
-        devices: how many (phones only).
-        days: length of the trace.
-        seed: same seed, same trace.
-        rate: factor on how often devices plug in, or check in.
-        clock: local clock hour at the trace's start (phones only).
-        habit: devices keep hours of their own (phones only).
-        flapping: sessions break for up to a minute now and then (phones only).
-        calibration: phones, fitted to recorded phones; paper, 4.65 short sessions a second, each of another device.
+        out: File to write: .csv, .csv.gz or .parquet.
+        devices: How many (phones only).
+        days: Length of the trace, in days.
+        seed: Same seed, same trace.
+        rate: Factor on how often devices plug in, or check in.
+        clock: Local hour at the trace's start, 0 to 24 (phones only).
+        habit: Devices keep hours of their own (phones only).
+        flapping: Sessions break for up to a minute now and then (phones only).
+        calibration: What it is like: phones, fitted to recorded ones; paper, 4.65 short sessions a second, each of
+            another device.
     """
     table_suffix(out)  # a wrong name is better said before the work than after it
     with _progress("drawing sessions") as progress:
@@ -84,6 +95,7 @@ def synth(
 def convert(
     source: Path,
     out: Path,
+    /,
     *,
     merge_gap: float | None = None,
     period_days: float | None = None,
@@ -95,11 +107,11 @@ def convert(
     and workload files, and Vennue's own tables. Pickles are read as plain data: nothing in them runs.
 
     Args:
-        source: what to convert.
-        out: file to write: .csv, .csv.gz or .parquet, or .yaml for a workload.
-        merge_gap: join sessions of a device that overlap or lie at most so many seconds apart.
-        period_days: keep the sessions that start within so many days.
-        jobs: the job file of a workload, if it is not where the workload says.
+        source: What to convert.
+        out: File to write: .csv, .csv.gz or .parquet, or .yaml for a workload.
+        merge_gap: Join sessions of a device that overlap or lie at most so many seconds apart.
+        period_days: Keep the sessions that start within so many days.
+        jobs: The job file of a workload, if it is not where the workload says.
     """
     period_s = None if period_days is None else period_days * DAY_S
     if source.suffix.lower() in (".yaml", ".yml"):
@@ -124,6 +136,7 @@ def convert(
 @trace_app.command
 def inspect(
     trace: str,
+    /,
     *,
     devices: str | None = None,
     capacity: str | None = None,
@@ -135,13 +148,13 @@ def inspect(
     """Describe a trace: devices, sessions, the day's curve, lengths, regions and their rates, task times.
 
     Args:
-        trace: a file, or paper, phones, synth, synth:DEVICES or synth:DEVICESxDAYS.
-        devices: a table of devices or an eligibility list; the shipped phone models by default.
-        capacity: fedscale, paper, first-199, model, or a file.
-        seed: of what is left to chance.
-        json: print JSON.
-        html: write a page to this file.
-        classes: requirement classes, as --class.NAME EXPRESSION; the Venn paper's four by default.
+        trace: A file, or paper, phones, synth, synth:DEVICES or synth:DEVICESxDAYS.
+        devices: A table of devices or an eligibility list; the shipped phone models by default.
+        capacity: How fast devices are: fedscale, paper, first-199, model, or a file.
+        seed: Of what is left to chance.
+        json: Print one JSON document instead.
+        html: Write a page to this file.
+        classes: Requirement classes, as --class.NAME EXPRESSION; the Venn paper's four by default.
     """
     with _progress(f"reading {trace}") as progress:
         check_ins = open_check_ins(trace, seed=seed, progress=progress)

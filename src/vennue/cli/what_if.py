@@ -33,8 +33,8 @@ def what_if(
     Args:
         file: The new job's specification.
         policy: Under this policy instead of the pool's own.
-        seeds: Draws of devices to average over.
-        days: How far to look.
+        seeds: How many draws of devices to average over.
+        days: How many days to look ahead.
         patience: Seconds to simulate for at most; what is not done by then is given as a lower bound.
         engine: The reference drives the real core; the kernel gives the same results much sooner.
     """

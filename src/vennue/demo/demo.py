@@ -73,6 +73,11 @@ class DemoConfig:
             except InvalidInput as error:
                 error.field = name
                 raise
+        if not 0 < self.limit_s < float("inf"):
+            raise InvalidInput(
+                f"must be above 0 s, got {self.limit_s:g}", field="limit", value=self.limit_s, limit=0,
+                fix="a run takes about a minute",
+            )  # fmt: skip
         self.fleet()
 
     def fleet(self) -> Fleet:

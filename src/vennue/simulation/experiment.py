@@ -351,7 +351,11 @@ def _check_seeds(seeds: Sequence[int]) -> None:
     bad = next((seed for seed in seeds if not 0 <= seed <= MAX_SEED), None)
     if bad is not None or not seeds or len(set(seeds)) < len(seeds):
         raise InvalidInput(
-            f"needs distinct seeds from 0 to {MAX_SEED}, at least one", field="seeds", value=bad, limit=MAX_SEED
+            f"needs distinct seeds from 0 to {MAX_SEED}, at least one",
+            field="seeds",
+            value=bad,
+            limit=MAX_SEED,
+            fix="give each once",
         )
 
 

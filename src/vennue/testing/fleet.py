@@ -124,7 +124,7 @@ class Fleet:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("devices", "speedup", "threads"):
+        for name in ("devices", "speedup", "workload_s", "threads"):
             value = getattr(self, name)
             if not 0 < value < float("inf"):
                 raise InvalidInput("must be above 0", field=name, value=value, limit=0, fix="give a positive number")

@@ -1,10 +1,11 @@
 """How commands speak: figures for people, failures with field, reason and fix, exit codes for scripts."""
 
 import json
+import re
 
 import pytest
 
-from vennue.cli import run, terminal
+from vennue.cli import app, run, terminal
 from vennue.cli.terminal import ExitCode, duration, exit_code, rate
 from vennue.core import errors
 
@@ -95,9 +96,48 @@ def test_a_wrong_option_is_a_json_document_too_when_json_is_asked_for(capsys):
 
 
 def test_every_command_shows_help_with_examples(capsys):
-    for command in ("serve", "pool", "plan", "submit", "jobs", "show", "cancel", "demo", "fleet"):
+    for command in app:
+        if command.startswith("-"):
+            continue
         assert run([command, "--help"]) == ExitCode.OK
-        assert f"$ vennue {command}" in capsys.readouterr().out
+        shown = capsys.readouterr().out
+        assert f"\n$ vennue {command}" in shown
+        assert "ARGS" not in shown
+        assert not re.search(r"default: (None|False)", shown)
+
+
+def test_the_lines_of_an_arguments_text_are_joined_in_help(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    run(["simulate", "--help"])
+    assert "general, compute, memory, resource), or a YAML file." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("trace synth x.csv --clock 24", "clock: must be an hour of the day, from 0 to below 24, got 24"),
+        ("demo --limit -5", "limit: must be above 0 s, got -5"),
+        ("fleet --workload 0", "workload_s: must be above 0"),
+        ("simulate even --seed -1", "seeds: needs distinct seeds"),
+        ("simulate even --policy-file nope.py", "policy_files: there is no file nope.py"),
+        ("serve --port 0 --policy-file nope.py", "policy_files: there is no file nope.py"),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_told_with_the_fix_before_anything_is_done(
+    line, said, capsys, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(line.split()) == ExitCode.INVALID
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {said}")
+    assert "fix: " in told
+    assert not list(tmp_path.glob("*.csv"))
+
+
+def test_a_folder_for_papers_that_cannot_be_made_is_told_before_the_work(capsys, tmp_path):
+    (tmp_path / "file").touch()
+    assert run(["papers", "speedups", "--out", str(tmp_path / "file")]) == ExitCode.FAILED
+    assert f"out: cannot make the folder {tmp_path / 'file'}: File exists" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_help_says_what_the_exit_codes_mean(capsys):

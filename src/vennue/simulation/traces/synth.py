@@ -62,11 +62,16 @@ def synthesise(
         progress: called with the fraction done, now and then.
 
     Raises:
-        InvalidInput: no devices, no days or a rate that is not above 0.
+        InvalidInput: no devices, no days, a rate that is not above 0, or no hour of a day.
     """
     for field, value in (("devices", devices), ("days", days), ("rate", rate)):
         if not value > 0:
             raise InvalidInput(f"must be above 0, got {value!r}", field=field, value=value, limit=0, fix="give more")
+    if not 0 <= clock_h < 24:
+        raise InvalidInput(
+            f"must be an hour of the day, from 0 to below 24, got {clock_h:g}", field="clock", value=clock_h, limit=24,
+            fix="write 22.5 for half past ten in the evening",
+        )  # fmt: skip
     rng = np.random.default_rng(checked_seed(seed))
     device, start_s, end_s = _renew(rng, devices, days, _hazards(rate, habit=habit), clock_h, progress)
     if flapping:
