@@ -27,6 +27,7 @@ from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
+from vennue.updates.spares import Spares
 from vennue.updates.sums import Partial, Receipt
 from vennue.updates.variants import Variants
 
@@ -102,6 +103,7 @@ class DataPlane:
         self.models = Models(blobs, self.uploads)
         self._refused_bytes = 0
         self._spool = spool
+        self._spares = Spares(spool / ".spares")
         self._durable = durable
         self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
         self._open: dict[AttemptId, _Open] = {}
@@ -227,6 +229,7 @@ class DataPlane:
         """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``."""
         for attempt in list(self._open):
             await self.close(attempt, discard=attempt not in keep)
+        await self.uploads.in_thread(self._spares.clear)
         await self.uploads.in_thread(_empty, self._spool, frozenset(keep))
 
     async def recover(self, attempt: AttemptId, committed: int) -> list[Receipt]:
@@ -262,6 +265,7 @@ class DataPlane:
     async def stop(self) -> None:
         """Let the threads end. Reports of open attempts stay on the disk."""
         await self.uploads.stop()
+        await asyncio.to_thread(self._spares.clear)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -460,6 +464,7 @@ class DataPlane:
                     self._spool,
                     plan=entry.plan,
                     durable=self._durable,
+                    spares=self._spares,
                 )
                 entry.aggregator = await self.uploads.in_thread(open_it)
             return entry.aggregator

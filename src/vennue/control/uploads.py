@@ -81,8 +81,8 @@ class Uploads:
             nonlocal sink
             if sink is None:
                 sink = start()
-            for chunk in block:
-                sink.write(chunk)
+            if block:  # at once: a write costs more than a copy
+                sink.write(b"".join(block))
             return sink
 
         loop = asyncio.get_running_loop()

@@ -27,6 +27,8 @@ _RESIDENT_BYTES: Final = 8 * 2**20
 
 _NAMES: Final = {dtype: name for name, dtype in STORED.items() if name != "BF16"}
 _EMPTY: Final = {name: np.empty(0, dtype) for name, dtype in STORED.items()}
+# By width: unsigned and signed integers, and the sign bit of the former.
+_INTEGERS: Final = {size: (np.dtype(f"<u{size}"), np.dtype(f"<i{size}"), 1 << (8 * size - 1)) for size in (2, 4, 8)}
 # The bits of infinity, without the sign: from here on, a number is not finite.
 _INFINITY: Final = {"F64": 0x7FF << 52, "F32": 0xFF << 23, "F16": 0x1F << 10, "BF16": 0xFF << 7}
 
@@ -83,11 +85,11 @@ class MappedModel:
 
     def peak(self, tensor: Tensor, *, error: type[InvalidInput] = InvalidModel) -> float:
         """The largest magnitude in a floating tensor, exactly; the ``error`` class when a number is not finite."""
-        largest = 0.0
+        largest = 0
         for start, stop in self.blocks(tensor):
             block = self.read(tensor, start, stop)
-            magnitude = peak(block, tensor.dtype)
-            if not math.isfinite(magnitude):
+            bits = _peak_bits(block)
+            if bits >= _INFINITY[tensor.dtype]:
                 at = _first_not_finite(block, tensor.dtype)
                 bad = block[at : at + 1]
                 value = float((widened(bad, "BF16") if tensor.dtype == "BF16" else bad)[0])
@@ -98,8 +100,8 @@ class MappedModel:
                     limit="finite numbers",
                     fix="leave out what diverged; a smaller learning rate may keep training from it",
                 )
-            largest = max(largest, magnitude)
-        return largest
+            largest = max(largest, bits)
+        return _from_bits(largest, tensor.dtype)
 
     def release(self) -> None:
         """Let go of what was read: it stays in the page cache, and comes back from there when it is touched."""
@@ -113,12 +115,19 @@ class HeldModel(MappedModel):
 
     Args:
         file: the whole file.
+        known: a layout whose header needs no second check when the file repeats it byte by byte.
         error: what to raise when it is not a well-formed model.
     """
 
-    def __init__(self, file: bytes | bytearray | memoryview, *, error: type[InvalidInput] = InvalidModel) -> None:
+    def __init__(
+        self,
+        file: bytes | bytearray | memoryview,
+        *,
+        known: ModelLayout | None = None,
+        error: type[InvalidInput] = InvalidModel,
+    ) -> None:
         view = memoryview(file).cast("B")
-        self.layout = _of_size(HeaderReader(error=error).feed(view), len(view), error)
+        self.layout = _of_size(HeaderReader(error=error, known=known).feed(view), len(view), error)
         self._map = view
         self._resident_bytes = 0
 
@@ -230,20 +239,26 @@ def narrowed(values: Array, dtype: str) -> Array:
 
 
 def peak(block: Array, dtype: str) -> float:
-    """The largest magnitude among stored floating numbers; infinite where one is infinite or not a number.
+    """The largest magnitude among stored floating numbers; infinite where one is infinite or not a number."""
+    bits = _peak_bits(block) if len(block) else 0
+    return math.inf if bits >= _INFINITY[dtype] else _from_bits(bits, dtype)
+
+
+def _peak_bits(block: Array) -> int:
+    """The bits of the largest magnitude among stored floating numbers; no less than infinity's where one is not finite.
 
     Numbers of one sign are ordered as their bits are, and the sign bit makes the largest unsigned integers. So two
     integer maxima, which run at the speed of memory in every width, find the largest of either sign, NaNs included.
     """
-    if not len(block):
-        return 0.0
-    sign = 1 << (8 * block.itemsize - 1)
-    negative = int(np.maximum.reduce(block.view(f"<u{block.itemsize}"))) - sign
-    positive = int(np.maximum.reduce(block.view(f"<i{block.itemsize}")))
-    bits = max(negative, positive, 0)
-    if bits >= _INFINITY[dtype]:
-        return math.inf
-    return float(widened(np.array([bits], f"<u{block.itemsize}").view(STORED[dtype]), dtype)[0])
+    unsigned, signed, sign = _INTEGERS[block.itemsize]
+    negative = int(np.maximum.reduce(block.view(unsigned))) - sign
+    positive = int(np.maximum.reduce(block.view(signed)))
+    return max(negative, positive, 0)
+
+
+def _from_bits(bits: int, dtype: str) -> float:
+    stored = STORED[dtype]
+    return float(widened(np.array([bits], f"<u{stored.itemsize}").view(stored), dtype)[0])
 
 
 def _first_not_finite(block: Array, dtype: str) -> int:

@@ -33,6 +33,7 @@ from vennue.updates.commit import Reported, commit_model
 from vennue.updates.intake import Announcement, PartialSink, Rules, UpdateSink
 from vennue.updates.plan import RoundPlan
 from vennue.updates.running import RunningSum, Unit
+from vennue.updates.spares import Spares
 from vennue.updates.spool import Record, Spool
 from vennue.updates.strategies import Robust
 from vennue.updates.sums import MetricSums, Partial, Receipt
@@ -65,6 +66,7 @@ class RoundAggregator:
         durable: whether finished updates survive a power loss, not only a crash of the process.
         spool_bytes: how many bytes of folded updates to keep, before the stored sum takes their place; eight models at
             least.
+        spares: the server's files to write updates over; without them, each update's file is created and removed.
 
     Raises:
         NotFound: the base is not there.
@@ -83,6 +85,7 @@ class RoundAggregator:
         with_sha256: bool = False,
         durable: bool = False,
         spool_bytes: int = 4 * 2**30,
+        spares: Spares | None = None,
     ) -> None:
         self.attempt = attempt
         self.refused_updates = 0
@@ -93,7 +96,7 @@ class RoundAggregator:
         self._base = MappedModel(blobs.path(base))
         self._plan = plan or RoundPlan()
         self._rules = Rules(self._base.layout, self._plan, with_sha256)
-        self._spool = Spool(spool, attempt, durable=durable)
+        self._spool = Spool(spool, attempt, durable=durable, spares=spares)
         self._spool_bytes = max(spool_bytes, 8 * self._base.layout.total_bytes)
 
         self._folding = threading.Lock()  # guards these; taken before the other lock, never after it
@@ -371,7 +374,12 @@ class RoundAggregator:
         for sink in sinks:
             sink.abort()
         if discard:
-            self._spool.discard()
+            is_idle = self._folding.acquire(blocking=False)
+            try:
+                self._spool.discard(reuse=is_idle)  # whoever still folds reads files that must not be written over
+            finally:
+                if is_idle:
+                    self._folding.release()
         else:
             with self._folding:
                 pass  # whoever still folds is done with the spool before another aggregator may have it

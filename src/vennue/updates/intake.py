@@ -1,8 +1,8 @@
 """How an update comes in: chunk by chunk into the spool, checked as early as it can be, and durable before its receipt.
 
 The header is checked as soon as it is whole, so what is not an update of the round's model is refused before its body
-is received. The numbers are checked when all of them are there, in one pass over the page cache, at several GB/s. A
-partial sum comes in the same way.
+is received. The numbers are checked when all of them are there, in one pass over the body, or over the page cache when
+it came in several chunks, at several GB/s. A partial sum comes in the same way.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from vennue.core.errors import InvalidUpdate, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, Digest
 from vennue.tensors.codecs import PLAIN, Codec, codec_of, is_change
 from vennue.tensors.layout import HeaderReader, ModelLayout
-from vennue.tensors.model import MappedModel
+from vennue.tensors.model import HeldModel, MappedModel
 from vennue.updates.blobs import digest_mismatch
 from vennue.updates.fold import MAX_MAGNITUDE, MAX_WEIGHT, MIN_WEIGHT, sums_layout
 from vennue.updates.plan import RoundPlan
@@ -160,6 +160,7 @@ class _Sink(ABC, Generic[Done]):
         self._reader = reader
         self._max_bytes = max_bytes
         self._layout: ModelLayout | None = None
+        self._whole = b""  # the body, if it came as one chunk
         self._writer = writer
         self._ended = ended
         self._lock = threading.Lock()  # closing the aggregator aborts from another thread
@@ -186,6 +187,8 @@ class _Sink(ABC, Generic[Done]):
                         self._check_header(self._layout)
                         self._check_size(self._layout.total_bytes)
                         writer.max_bytes = self._layout.total_bytes
+                        if isinstance(chunk, bytes) and len(chunk) == self._layout.total_bytes:
+                            self._whole = chunk
                 writer.write(chunk)
                 self._saw(chunk)
             except BaseException:
@@ -237,7 +240,11 @@ class _Sink(ABC, Generic[Done]):
                     fix="send it again, whole",
                 )
             about = meta()
-            self._check_body(MappedModel(writer.path, known=layout, error=InvalidUpdate))
+            self._check_body(
+                HeldModel(self._whole, known=layout, error=InvalidUpdate)
+                if self._whole
+                else MappedModel(writer.path, size_bytes=writer.body_bytes, known=layout, error=InvalidUpdate)
+            )
             record, self._is_first = writer.finish(key, about)
             done = self._end(record)
         except BaseException:

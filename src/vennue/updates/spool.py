@@ -1,12 +1,13 @@
 """The spool: every update on disk, whole and checksummed, before anybody is told that it was received.
 
-One directory per attempt, one file per update. An update is written to a ``.part`` file as it arrives; when it is
-whole, what must be known about it and a checksum are appended, and the file is renamed to its key: from then on it
-exists, for this process and for the one after a crash. So several updates arrive at once without waiting for one
-another, and an update is later read through a memory map.
+One directory per attempt, one file per update. An update is written to a ``.part`` file, or over a spare one, as it
+arrives; when it is whole, what must be known about it and a checksum are appended, and the file is renamed to its key:
+from then on it exists, for this process and for the one after a crash. So several updates arrive at once without
+waiting for one another, and an update is later read through a memory map.
 
-A file is ``body | key and meta (JSON) | trailer``; the trailer is body bytes, meta bytes, the XXH3-128 of all before
-it, magic and version, little-endian. The last eight bytes, magic and version, keep their place in all versions to come.
+A file is ``body | attempt, key and meta (JSON) | trailer``; the trailer is body bytes, meta bytes, the XXH3-128 of all
+before it, magic and version, little-endian. The last eight bytes, magic and version, keep their place in all versions
+to come.
 
 What a file holds may count only once somebody has said so: then it is *taken*, which is a second rename. It needs no
 space, so a full disk cannot stand between a decision and its record.
@@ -31,6 +32,7 @@ import xxhash
 from vennue._files import make_directory, storage_errors, sync_directory, write_all
 from vennue.core.errors import InvalidInput, StorageError, TooLarge
 from vennue.core.ids import AttemptId
+from vennue.updates.spares import Spares
 
 VERSION: Final = 1
 
@@ -64,22 +66,26 @@ class Spool:
         root: the directory of all spools; the attempt gets one of its own in it.
         attempt: the attempt's id.
         durable: whether a finished update survives a power loss.
+        spares: where the files of removed updates go, and those of new ones come from; without them, files are created
+            and removed.
 
     Raises:
         StorageError: the directory cannot be used, or was written by a newer version of this program.
     """
 
-    def __init__(self, root: Path, attempt: AttemptId, *, durable: bool = False) -> None:
+    def __init__(self, root: Path, attempt: AttemptId, *, durable: bool = False, spares: Spares | None = None) -> None:
         self.directory = make_directory(root / _checked(attempt, "attempt"))
         self.removed_bytes = 0
         """How much unfinished or damaged data was removed at opening."""
         self.durable = durable
+        self.attempt = attempt
+        self._spares = spares
         self._lock = threading.Lock()
         self._numbers = count()
         self._records: dict[str, Record] = {}
         with storage_errors("read the spool", self.directory):
             for path in sorted(self.directory.iterdir()):
-                record = _read(path) if path.suffix in {_SUFFIX, _TAKEN} else None
+                record = _read(path, attempt) if path.suffix in {_SUFFIX, _TAKEN} else None
                 if record is None:
                     self.removed_bytes += path.stat().st_size
                     path.unlink()
@@ -88,8 +94,13 @@ class Spool:
 
     def begin(self, *, max_bytes: int | None = None) -> "SpoolWriter":
         """Begin an update of at most ``max_bytes``."""
-        path = self.directory / f"{next(self._numbers):08}.part"
-        return SpoolWriter(self, path, max_bytes)
+        spare = None if self._spares is None else self._spares.take()
+        path = spare or self.directory / f"{next(self._numbers):08}.part"
+        try:
+            return SpoolWriter(self, path, max_bytes)
+        except StorageError:
+            self.let_go(path)
+            raise
 
     def records(self) -> tuple[Record, ...]:
         """Every finished update, in the order in which they were finished; by key, after a reopening."""
@@ -124,14 +135,24 @@ class Spool:
             record = self._records.pop(key, None)
         if record is not None:
             with storage_errors("remove an update", record.path):
-                record.path.unlink(missing_ok=True)
+                self.let_go(record.path)
 
-    def discard(self) -> None:
-        """Remove the attempt's directory with all that it holds."""
+    def discard(self, *, reuse: bool = True) -> None:
+        """Remove the attempt's directory with all that it holds; without ``reuse`` where somebody may still read it."""
         with self._lock:
+            records = tuple(self._records.values())
             self._records.clear()
         with storage_errors("remove the spool", self.directory):
+            for record in records if reuse else ():
+                self.let_go(record.path)
             shutil.rmtree(self.directory)
+
+    def let_go(self, path: Path) -> None:
+        """For ``SpoolWriter``, too: a file is not needed any more, and nobody reads it."""
+        if self._spares is None:
+            path.unlink(missing_ok=True)
+        else:
+            self._spares.give(path)
 
     def publish(self, part: Path, key: str, meta: Mapping[str, Any], body_bytes: int) -> tuple[Record, bool]:
         """For ``SpoolWriter``: make a finished file the key's record, unless the key has one; that, and whether new."""
@@ -163,7 +184,7 @@ class SpoolWriter:
         self._spool = spool
         self._hash = xxhash.xxh3_128()
         with storage_errors("spool an update", path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)  # over what a spare holds
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Append a chunk of the body.
@@ -181,7 +202,9 @@ class SpoolWriter:
                     value=self.body_bytes + len(view),
                     limit=self.max_bytes,
                 )
-            self._append(view)
+            with storage_errors("spool an update", self.path):
+                write_all(self._fd, view)
+            self._hash.update(view)
         except BaseException:
             self.abort()
             raise
@@ -197,12 +220,16 @@ class SpoolWriter:
             InvalidInput: the key cannot be a file's name. The update is aborted.
             StorageError: it cannot be stored. The update is aborted.
         """
-        text = json.dumps({"key": key, "meta": dict(meta)}, separators=(",", ":")).encode()
+        about = {"attempt": self._spool.attempt, "key": key, "meta": dict(meta)}
+        text = json.dumps(about, separators=(",", ":")).encode()
+        self._hash.update(text)
+        end = text + _TRAILER.pack(self.body_bytes, len(text), self._hash.digest(), _MAGIC, VERSION)
         try:
-            self._append(text)
-            self._append(_TRAILER.pack(self.body_bytes, len(text), self._hash.digest(), _MAGIC, VERSION))
-            if self._spool.durable:
-                with storage_errors("make an update durable", self.path):
+            with storage_errors("spool an update", self.path):
+                write_all(self._fd, end)
+                if os.fstat(self._fd).st_size > self.body_bytes + len(end):
+                    os.ftruncate(self._fd, self.body_bytes + len(end))
+                if self._spool.durable:
                     os.fsync(self._fd)
             record, is_new = self._spool.publish(self.path, key, meta, self.body_bytes)
         except BaseException:
@@ -218,18 +245,13 @@ class SpoolWriter:
         """Remove what was written. Does nothing after ``finish`` or ``abort``."""
         if self._fd >= 0:
             self._close()
-            self.path.unlink(missing_ok=True)
+            self._spool.let_go(self.path)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.abort()
-
-    def _append(self, data: bytes | memoryview) -> None:
-        with storage_errors("spool an update", self.path):
-            write_all(self._fd, data)
-        self._hash.update(data)
 
     def _close(self) -> None:
         os.close(self._fd)
@@ -247,8 +269,8 @@ def _checked(name: str, field: str) -> str:
     return name
 
 
-def _read(path: Path) -> Record | None:
-    """The record in a file; ``None`` if it is torn or damaged."""
+def _read(path: Path, attempt: AttemptId) -> Record | None:
+    """The record in a file; ``None`` if it is torn or damaged, or another one under this name."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size < _TRAILER.size:
@@ -276,6 +298,6 @@ def _read(path: Path) -> Record | None:
         if digest.digest() != checksum:
             return None
     about = json.loads(text)
-    if path.name != about["key"] + path.suffix:
+    if path.name != about["key"] + path.suffix or about.get("attempt", attempt) != attempt:
         return None
     return Record(about["key"], about["meta"], path, body_bytes, taken=path.suffix == _TAKEN)
