@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.e2e.calls import announced, end, is_problem, of, part, put, report, sha256, state, submit, task_for
 from tests.e2e.server_process import ServerProcess, model, numbers
-from tests.e2e.test_server_api import end, is_problem, put, report, sha256, submit, task_for
 from vennue._zstd import zstd
 from vennue.tensors.delta import DeltaReader
 from vennue.tensors.model import load, save
@@ -18,19 +18,6 @@ from vennue.tensors.rounded import unrounded
 
 ZSTD = {"accept-encoding": "zstd"}
 PLAIN = {"accept-encoding": "identity"}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
-        assert running.stop() == 0, running.log
-
-
-@pytest.fixture(scope="module")
-def client(server) -> Iterator[httpx.Client]:
-    with server.client() as connected:
-        yield connected
 
 
 def raw(client: httpx.Client, path: str, **headers: str) -> tuple[httpx.Response, bytes]:
@@ -159,26 +146,10 @@ def test_forms_that_do_not_exist_are_refused(client):
 # -- uploads in parts ------------------------------------------------------------------------------------------------
 
 
-def part(client: httpx.Client, path: str, data: bytes, offset: int, *, last: bool, **headers: str) -> httpx.Response:
-    shown = {"upload-offset": str(offset), "upload-complete": "?1" if last else "?0"}
-    return client.patch(
-        f"{path}/upload", content=data, headers=shown | {n.replace("_", "-"): v for n, v in headers.items()}
-    )
-
-
 def fresh(name: str, size: int = 10_000) -> tuple[str, bytes]:
     """A blob that no server has, and its path."""
     data = (name.encode() * size)[:size]
     return f"/v1/blobs/{sha256(data)}", data
-
-
-def state(client: httpx.Client, path: str, **headers: str) -> tuple[int, bool]:
-    answer = client.get(f"{path}/upload", headers={n.replace("_", "-"): v for n, v in headers.items()})
-    assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert answer.headers["upload-offset"] == str(told["received_bytes"])
-    assert answer.headers["cache-control"] == "no-store"
-    return told["received_bytes"], told["complete"]
 
 
 def test_a_blob_is_uploaded_in_parts(client):
@@ -289,18 +260,6 @@ def task(client) -> Iterator[tuple[dict[str, Any], bytes]]:
     assert answer.status_code == 200, answer.text
     yield task_for(client, "slow"), model(1.5, size=100_000)
     end(client, job)
-
-
-def announced(task: dict[str, Any], data: bytes) -> dict[str, str]:
-    digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
-    return {
-        "authorization": f"Bearer {task['token']}", "repr-digest": f"sha-256=:{digest}:", "vennue-examples": "7",
-        "vennue-metrics": '{"loss": 0.5}',
-    }  # fmt: skip
-
-
-def of(task: dict[str, Any]) -> str:
-    return f"/v1/assignments/{task['assignment']}"
 
 
 def outcome(client: httpx.Client, task: dict[str, Any]) -> dict[str, Any]:

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from tests.e2e.calls import open_round
 from tests.e2e.server_process import ServerProcess
-from tests.e2e.test_server_api import open_round
 from vennue.cli import run
 from vennue.cli.terminal import ExitCode
 

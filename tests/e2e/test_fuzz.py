@@ -16,8 +16,8 @@ from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from tests.e2e.calls import open_round, put, submit, task_for
 from tests.e2e.server_process import ServerProcess, model
-from tests.e2e.test_server_api import open_round, put, submit, task_for
 
 pytestmark = pytest.mark.slow_suite
 

@@ -7,9 +7,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.e2e.calls import announced, end, is_problem, of, part, put, report, sha256, state, submit, task_for
 from tests.e2e.server_process import ServerProcess, model
-from tests.e2e.test_blobs_http import announced, of, part, state
-from tests.e2e.test_server_api import end, is_problem, put, report, sha256, submit, task_for
 
 KEY = "a secret of leaves"
 CACHE_BYTES = 3_500_000

@@ -5,11 +5,10 @@ import hashlib
 import re
 import socket
 from collections.abc import Iterator
-from typing import Any
 
-import httpx
 import pytest
 
+from tests.e2e.calls import end, is_problem, open_round, put, report, sha256, submit, task_for
 from tests.e2e.server_process import ServerProcess, model, numbers, raw_request, read_answer
 
 MIB = 2**20
@@ -20,65 +19,6 @@ def server(tmp_path_factory) -> Iterator[ServerProcess]:
     with ServerProcess(tmp_path_factory.mktemp("server") / "data", limits_blob_bytes=str(8 * MIB)) as running:
         yield running
         assert running.stop() == 0, running.log
-
-
-@pytest.fixture(scope="module")
-def client(server) -> Iterator[httpx.Client]:
-    with server.client() as connected:
-        yield connected
-
-
-def sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def put(client: httpx.Client, data: bytes) -> str:
-    digest = sha256(data)
-    assert client.put(f"/v1/blobs/{digest}", content=data).status_code in {200, 201}
-    return digest
-
-
-def submit(client: httpx.Client, **spec: object) -> str:
-    answer = client.post("/v1/jobs", json={"spec": {"name": "job", "demand": 2, **spec}})
-    assert answer.status_code == 201, answer.text
-    job: str = answer.json()["id"]
-    return job
-
-
-def open_round(client: httpx.Client, job: str, round_number: int = 1) -> None:
-    answer = client.post(f"/v1/jobs/{job}/rounds", json={"round": round_number, "model": put(client, model())})
-    assert answer.status_code == 200, answer.text
-
-
-def task_for(client: httpx.Client, device: str, **attributes: object) -> dict[str, Any]:
-    answer = client.post("/v1/check-ins", json={"device": device, "attributes": attributes})
-    assert answer.status_code == 200, answer.text
-    task: dict[str, Any] = answer.json()["task"]
-    return task
-
-
-def report(client: httpx.Client, task: dict[str, Any], data: bytes, **headers: str) -> httpx.Response:
-    headers = {"authorization": f"Bearer {task['token']}", **{n.replace("_", "-"): v for n, v in headers.items()}}
-    return client.put(f"/v1/assignments/{task['assignment']}/report", content=data, headers=headers)
-
-
-def end(client: httpx.Client, *jobs: str) -> None:
-    """So that no other test's device is given these jobs."""
-    for job in jobs:
-        assert client.post(f"/v1/jobs/{job}/cancel").status_code == 200
-
-
-def is_problem(answer: httpx.Response, status: int, field: str | None = None) -> dict[str, Any]:
-    """The problem document that an answer must be."""
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    document: dict[str, Any] = answer.json()
-    assert document["status"] == status
-    assert document["type"].startswith("urn:vennue:error:")
-    assert document["detail"]
-    if field is not None:
-        assert document["field"] == field
-    return document
 
 
 # -- a job's life ----------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.e2e.server_process import ServerProcess
 from vennue import Device, Job
 from vennue.core.errors import OutOfSpace
 from vennue.sdk import download
@@ -84,13 +83,6 @@ class Proxy:
                         if limits and passed[is_up] >= limits[0]:
                             del limits[0]
                             return
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path_factory.mktemp("server") / "data") as running:
-        yield running
-        assert running.stop() == 0, running.log
 
 
 @pytest.fixture

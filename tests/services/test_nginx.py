@@ -15,9 +15,9 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.e2e.calls import open_round, put, submit
 from tests.e2e.server_process import ServerProcess, model, numbers
 from tests.e2e.test_leaf_cache import ask, metric
-from tests.e2e.test_server_api import open_round, put, submit
 from vennue import Device
 from vennue._zstd import zstd
 from vennue.tensors.model import save
