@@ -64,7 +64,7 @@ class ResponseProfile:
             self._expected_s[at] = expected_s
             self._took_s[at] = took_s
         self._seen += 1
-        if _is_milestone(self._seen, REFRESH_REPORTS):
+        if is_milestone(self._seen, REFRESH_REPORTS):
             self._refresh()
 
     def observe_round(self, scheduling_delay_s: float, collection_s: float) -> None:
@@ -164,7 +164,7 @@ class CapabilitySample(Generic[K]):
             self._keys[at] = key
             self._expected_s[at] = expected_s
         self._seen += 1
-        if _is_milestone(self._seen, REFRESH_CHECK_INS):
+        if is_milestone(self._seen, REFRESH_CHECK_INS):
             self._milestones += 1
 
     def by_capability(
@@ -224,7 +224,7 @@ def expected_response_s(profile: Profile) -> float:
     return latency_ms / 100.0 if isinstance(latency_ms, int | float) else 0.0
 
 
-def _is_milestone(seen: int, interval: int) -> bool:
+def is_milestone(seen: int, interval: int) -> bool:
     """Whether what is derived is brought up to date after this many observations: each doubling, then regularly."""
     return seen % interval == 0 or (seen < interval and seen & (seen - 1) == 0)
 

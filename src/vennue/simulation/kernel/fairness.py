@@ -4,6 +4,7 @@ import math
 
 from vennue.policies.fairness import MIN_URGENCY
 from vennue.simulation.kernel.learning import collection_s
+from vennue.simulation.kernel.requests import is_needy
 from vennue.simulation.kernel.state import Plans, State, compiled
 
 
@@ -41,14 +42,6 @@ def claim(s: State, p: Plans, now: float) -> None:
         else:
             j.band = 1
             c.stale_at = min(c.stale_at, due_at)
-
-
-@compiled
-def is_needy(s: State, job: int) -> bool:
-    """Whether the job has a request that needs devices."""
-    j = s.jobs[job]
-    used = j.live if j.asynchronous != 0 else j.live + j.reported
-    return j.open != 0 and used < j.wanted
 
 
 @compiled

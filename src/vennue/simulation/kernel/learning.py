@@ -17,12 +17,15 @@ from vennue.core.profile import (
     MIN_REPORTS_PER_TIER,
     REFRESH_CHECK_INS,
     REFRESH_REPORTS,
+    is_milestone,
 )
 from vennue.policies.matching import MIN_DEVICES_PER_TIER
 from vennue.simulation.kernel.state import Plans, State, compiled
 
 COMPENSATED = sys.version_info >= (3, 12)
 """Whether Python's `sum` carries the rounding error of floats along (Neumaier 1974), as it does since 3.12."""
+
+_is_milestone = compiled(is_milestone)
 
 
 @compiled
@@ -74,11 +77,6 @@ def observe_round(s: State, job: int, scheduling_delay_s: float, collection_s: f
     row.scheduling_delay_s = scheduling_delay_s
     row.collection_s = collection_s
     j.lessons += 1
-
-
-@compiled
-def _is_milestone(seen: int, interval: int) -> bool:
-    return seen % interval == 0 or (seen < interval and seen & (seen - 1) == 0)
 
 
 # -- what follows ----------------------------------------------------------------------------------------------------

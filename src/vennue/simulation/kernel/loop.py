@@ -11,6 +11,7 @@ from typing import Any
 from vennue.simulation.kernel.learning import observe_check_in, observe_report
 from vennue.simulation.kernel.matching import match
 from vennue.simulation.kernel.planning import BY_LOTTERY, IN_PYTHON, draw_lotteries, list_offers, make_plan
+from vennue.simulation.kernel.requests import is_needy, needs
 from vennue.simulation.kernel.rounds import close, commit_round, commit_update, fire, give_back, open_attempt, remove
 from vennue.simulation.kernel.state import (
     FINISHED,
@@ -32,8 +33,11 @@ from vennue.simulation.kernel.state import (
     compiled,
     kept,
 )
-from vennue.simulation.kernel.tables import add_interval, find, insert, pop_finish, push_finish, set_timer
+from vennue.simulation.kernel.tables import find, insert, pop_finish, push_finish, set_timer
+from vennue.simulation.result import add_interval
 from vennue.simulation.world import STEP, Batch
+
+_add_interval = compiled(add_interval)
 
 
 @kept
@@ -244,7 +248,7 @@ def _plan(s: State, now: float) -> int:
 
 @compiled
 def _choose(s: State, p: Plans, v: Any, now: float) -> int:
-    """`BindingTable.bind`: the job of the first offer that is open to the device, or −1."""
+    """`RegionOffers.first`: the job of the first offer that is open to the device, or −1."""
     c = s.clock[0]
     kind = s.kinds[v.kind]
     offers = p.offers[v.kind]
@@ -256,7 +260,7 @@ def _choose(s: State, p: Plans, v: Any, now: float) -> int:
     passed_over = False
     for index in range(kind.cursor, kind.length):
         job = offers[index]
-        if not _needs(s, job):
+        if not _is_offered(s, job):
             if not passed_over:
                 kind.cursor = index + 1
         elif (c.tiered == 0 or tiers[index, 0] <= response_s < tiers[index, 1]) and _fits(s, v, job, now):
@@ -274,15 +278,15 @@ def _response_s(s: State, v: Any) -> float:
 
 @compiled
 def _choose_uniform(s: State, p: Plans, v: Any, now: float) -> int:
-    """`BindingTable._bind_uniform`."""
+    """`RegionOffers.uniform`."""
     offers = p.offers[v.kind]
     length = s.kinds[v.kind].length
     choices = 0
     for index in range(length):
-        choices += _needs(s, offers[index]) and _fits(s, v, offers[index], now)
+        choices += _is_offered(s, offers[index]) and _fits(s, v, offers[index], now)
     left = int((v.choice + (v.asked - 1) * STEP) % 1.0 * choices)
     for index in range(length):
-        if _needs(s, offers[index]) and _fits(s, v, offers[index], now):
+        if _is_offered(s, offers[index]) and _fits(s, v, offers[index], now):
             if left == 0:
                 return offers[index]
             left -= 1
@@ -290,11 +294,9 @@ def _choose_uniform(s: State, p: Plans, v: Any, now: float) -> int:
 
 
 @compiled
-def _needs(s: State, job: int) -> bool:
-    """Whether the attempt that the plan offers is still open and needs devices."""
-    j = s.jobs[job]
-    used = j.live if j.asynchronous != 0 else j.live + j.reported
-    return j.open != 0 and j.serial == j.planned and used < j.wanted
+def _is_offered(s: State, job: int) -> bool:
+    """Whether the attempt that the plan offers devices to is still open, and needs some."""
+    return s.jobs[job].serial == s.jobs[job].planned and is_needy(s, job)
 
 
 @compiled
@@ -347,11 +349,11 @@ def _bind(s: State, v: Any, job: int, now: float) -> None:
 
 @compiled
 def _note_bound(s: State, job: int, now: float) -> None:
-    """What `Pool._bind` does after a bind."""
+    """What `Pool._give` does after a bind."""
     j = s.jobs[job]
     if j.asynchronous == 0 or j.was_filled == 0:
         j.last_bound_at = now
-    if (j.live if j.asynchronous != 0 else j.live + j.reported) >= j.wanted:
+    if needs(s, job) <= 0:
         j.filled = 1
         j.was_filled = 1
         s.clock[0].stale_at = -math.inf
@@ -372,7 +374,7 @@ def _go_on(s: State, visit: int, now: float) -> None:
     finish_at = now + (delay_s + task_s)
     slot.finish_at = finish_at
     slot.end_s = v.end_s
-    add_interval(s.busy, c.bin_s, now, min(finish_at, v.end_s, c.limit_s))
+    _add_interval(s.busy, c.bin_s, now, min(finish_at, v.end_s, c.limit_s))
     j = s.jobs[slot.job]
     in_vain = c.poll_s == 0 and j.asynchronous == 0 and finish_at >= j.deadline_at
     if finish_at > v.end_s or in_vain:

@@ -2,8 +2,12 @@
 
 import math
 
+from vennue.policies.matching import gate_opens
 from vennue.simulation.kernel.learning import collection_ratio, split, weigh
+from vennue.simulation.kernel.requests import needs
 from vennue.simulation.kernel.state import Plans, State, compiled
+
+_gate_opens = compiled(gate_opens)
 
 
 @compiled
@@ -43,7 +47,7 @@ def _restrict(s: State, p: Plans, job: int, rate_per_s: float, now: float) -> No
     if overall_s <= 0 or not _gate_opens(c.tiers, of_tier_s / overall_s, ratio):
         return
     if j.dated != 0:
-        ends_at = now + c.tiers * (j.wanted - j.live - j.reported) / rate_per_s + of_tier_s
+        ends_at = now + c.tiers * needs(s, job) / rate_per_s + of_tier_s
         if ends_at >= j.deadline_at:
             return
     if drawn > 0:
@@ -51,8 +55,3 @@ def _restrict(s: State, p: Plans, job: int, rate_per_s: float, now: float) -> No
     if drawn < c.tiers - 1:
         j.high_s = s.lessons.bounds_s[j.requirement, drawn]
     c.tiered = 1
-
-
-@compiled
-def _gate_opens(tiers: int, gain: float, ratio: float) -> bool:
-    return (1 - gain) * ratio > tiers - 1

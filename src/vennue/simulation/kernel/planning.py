@@ -9,8 +9,9 @@ import math
 
 import numpy as np
 
-from vennue.simulation.kernel.fairness import claim, is_needy, measure_urgency
+from vennue.simulation.kernel.fairness import claim, measure_urgency
 from vennue.simulation.kernel.learning import list_capabilities, rounding_error
+from vennue.simulation.kernel.requests import is_needy, needs
 from vennue.simulation.kernel.state import Array, Plans, State, compiled
 
 IN_PYTHON, BY_ARRIVAL, BY_LOTTERY, BY_ROUND, BY_JOB, BY_SERVICE = range(6)
@@ -110,7 +111,6 @@ def _rank(s: State, p: Plans, now: float) -> int:
         measure_urgency(s, p, now)
     for job in range(len(s.jobs)):
         j = s.jobs[job]
-        used = j.live if j.asynchronous != 0 else j.live + j.reported
         j.band = 2
         j.key = 0.0
         if not is_needy(s, job):
@@ -121,7 +121,7 @@ def _rank(s: State, p: Plans, now: float) -> int:
             j.band = 0 if j.live + j.reported > 0 else 1
             j.key = j.lottery
         elif ranking == BY_ROUND:
-            j.key = (j.wanted - used) / j.urgency
+            j.key = needs(s, job) / j.urgency
         elif ranking == BY_JOB:
             j.key = (j.rounds - j.committed) * j.demand / j.urgency
         elif ranking == BY_SERVICE:
@@ -180,8 +180,7 @@ def _group(s: State, p: Plans) -> None:
         job = p.order[place]
         j = s.jobs[job]
         g = p.groups[j.requirement]
-        used = j.live if j.asynchronous != 0 else j.live + j.reported
-        g.demand += (j.rounds - j.committed) * j.demand if c.ranking == BY_JOB else j.wanted - used
+        g.demand += (j.rounds - j.committed) * j.demand if c.ranking == BY_JOB else needs(s, job)
         g.length += j.urgency
         p.queue[g.end] = job
         p.demands_to[g.end] = g.demand

@@ -1,7 +1,7 @@
 """The kernel's rounds: how attempts open, close, commit and are tried again.
 
-The rules are those of `vennue.core.pool` and `vennue.core.round`, with the owner and the data plane answering at once.
-Each function names what it stands for.
+The rules are those of `vennue.core.lifecycle` and `vennue.core.round`, with the owner and the data plane answering at
+once. Each function names what it stands for.
 """
 
 import math

@@ -21,8 +21,6 @@ from vennue.simulation.world import World
 _NO_LIMIT = 2**62
 _ROOM = 4096
 """Visits and assignments that there is room for at first."""
-
-
 _FORESEEN = 64
 """Rounds whose lotteries are drawn at once."""
 

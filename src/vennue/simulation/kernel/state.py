@@ -94,7 +94,7 @@ have taught; the counts of its devices, and the list of its live assignments."""
 
 KIND = _record(floats="", ints="seen check_ins news plan epoch cursor length")
 """Devices of one kind: check-ins, and those that the supply has not heard of; which plan's offers are listed, how far
-they are known to be filled (at which ``epoch``, see `vennue.core.binding`), and how many they are."""
+they are known to be filled (at which ``epoch``, see `vennue.core.offers`), and how many they are."""
 
 VISIT = _record(floats="end_s slowness link_s dispatch choice", ints="session device kind asked tasks slot generation")
 """A device in a session. Its assignment is the one in ``slot`` as long as that has the same generation."""

@@ -1,10 +1,10 @@
-"""The kernel's data structures: a tree of timers, a heap of tasks under way, a table of devices, bins of time."""
+"""The kernel's data structures: a tree of timers, a heap of tasks under way, a table of devices."""
 
 import math
 
 import numpy as np
 
-from vennue.simulation.kernel.state import ACTIVE, Array, State, compiled
+from vennue.simulation.kernel.state import ACTIVE, State, compiled
 
 
 @compiled
@@ -121,17 +121,3 @@ def forget(s: State, device: int) -> None:
             s.holders[gap].slot = s.holders[at].slot
             gap = at
     s.holders[gap].device = -1
-
-
-@compiled
-def add_interval(busy: Array, bin_s: float, begin_s: float, end_s: float) -> None:
-    """`vennue.simulation.result.add_interval`."""
-    first = int(begin_s // bin_s)
-    last = int(end_s // bin_s)
-    if first == last:
-        busy[0, first] += end_s - begin_s
-        return
-    busy[0, first] += (first + 1) * bin_s - begin_s
-    busy[0, last] += end_s - last * bin_s
-    busy[1, first + 1] += 1.0
-    busy[1, last] -= 1.0
