@@ -140,7 +140,15 @@ class Codec(ABC):
             return
         expected: Specs = {}
         for tensor in model.tensors:
-            expected |= self.specs(tensor) if tensor.is_floating else {tensor.name: (tensor.dtype, tensor.shape)}
+            specs = self.specs(tensor) if tensor.is_floating else {tensor.name: (tensor.dtype, tensor.shape)}
+            if not expected.keys().isdisjoint(specs):
+                raise InvalidUpdate(
+                    f"the round's model cannot travel in {self.name}: two of its tensors would be one",
+                    field=tensor.name,
+                    value=self.name,
+                    fix="use another codec, or rename the tensor",
+                )
+            expected |= specs
         for name in sorted(expected.keys() ^ update.by_name.keys()):
             what = "is missing" if name in expected else "is not in the round's model"
             raise InvalidUpdate(f"the tensor {what}", field=name[:200], fix="train the model that the round names")

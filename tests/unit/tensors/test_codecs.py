@@ -228,3 +228,14 @@ def test_a_half_precision_model_may_travel_wider(mapped):
     update = mapped(body)
     CODECS["float32"].check_layout(update.layout, layout_of(model))
     assert load(body)["w"].dtype == np.float32
+
+
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_codec_in_which_two_tensors_of_the_model_would_be_one_is_refused(carried):
+    model = ModelLayout.of([("w", "F32", (4,)), ("w:scales", "U8" if carried else "F32", (1,))])
+    parts = {"w": np.ones(4, np.int8), "w:scales": np.ones(1, np.uint8)}
+    if not carried:
+        parts = {"w": np.ones(4, np.int8), "w:scales": np.ones(1, np.int8), "w:scales:scales": np.ones(1, np.float32)}
+    with pytest.raises(InvalidUpdate, match="cannot travel in int8") as refusal:
+        Int8().check_layout(layout_of(parts, {CODEC_KEY: "int8"}), model)
+    assert refusal.value.field == "w:scales"
