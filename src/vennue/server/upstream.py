@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -121,7 +122,7 @@ class HttpUpstream:
 
     async def attempt(self, id: AttemptId) -> AttemptView:
         """``GET /v1/attempts/{id}``."""
-        return await self._call(AttemptView, "GET", f"/v1/attempts/{id}")
+        return await self._call(AttemptView, "GET", _path("v1", "attempts", id))
 
     async def send(self, attempt: AttemptId, id: str, manifest: PartialManifest, sums: Path | None) -> PartialReceipt:
         """``PUT /v1/attempts/{id}/partials/{partial}``."""
@@ -131,7 +132,7 @@ class HttpUpstream:
         return await self._call(
             PartialReceipt,
             "PUT",
-            f"/v1/attempts/{attempt}/partials/{id}",
+            _path("v1", "attempts", attempt, "partials", id),
             content=_read(head, sums),
             headers={"content-length": str(size)},
         )
@@ -160,8 +161,9 @@ class HttpUpstream:
             length = request.header("content-length")
             if length is not None:
                 headers["content-length"] = length
-        query = request.scope.query_string
-        path = f"{request.scope.path}?{query}" if query else request.scope.path
+        path, query = quote(request.scope.path), request.scope.query_string
+        if query:
+            path += f"?{query}"
         response = await self._sent(request.method, path, content=content, headers=headers)
         return Answer(
             status=response.status_code,
@@ -187,6 +189,8 @@ class HttpUpstream:
     async def _sent(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             response = await self._client.request(method, path, **options)
+        except httpx.InvalidURL as error:  # quoted, it is too long
+            raise NotFound("no such path", field="path", value=path[:200]) from error
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
         self.failure = None
@@ -266,6 +270,11 @@ class HttpUpstream:
         cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         self.failure = f"{self.url} cannot be reached: {cause}"
         return Unavailable(self.failure, field="root", fix="check the address, and that it runs")
+
+
+def _path(*segments: str) -> str:
+    """The path of these segments, which may be whatever a stranger has made up."""
+    return "".join(f"/{quote(segment, safe='')}" for segment in segments)
 
 
 async def _read(head: bytes, path: Path | None) -> AsyncIterator[bytes]:

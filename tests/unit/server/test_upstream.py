@@ -5,7 +5,11 @@ import asyncio
 import httpx
 import pytest
 
+from tests.unit.server.test_app import Exchange
+from vennue.core.errors import NotFound
+from vennue.core.ids import AttemptId
 from vennue.server import upstream
+from vennue.server.http import Request, StallWatch
 from vennue.server.upstream import HttpUpstream
 from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.cache import BlobCache
@@ -32,9 +36,11 @@ class Root(httpx.AsyncBaseTransport):
     def __init__(self) -> None:
         self.answer: httpx.Response | None = NO_SUCH_ATTEMPT
         self.asked = 0
+        self.path = b""
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         self.asked += 1
+        self.path = request.url.raw_path
         if self.answer is None:
             await asyncio.Event().wait()
         assert self.answer is not None
@@ -77,3 +83,29 @@ async def test_a_root_that_does_not_answer_is_trouble(root, up, monkeypatch):
     monkeypatch.setattr(upstream, "CHECK_S", 0.01)
     root.answer = None
     assert await up.trouble() == "http://root does not answer"
+
+
+# As granian gives it: a leaf's client has written the unusual characters with percent signs.
+STRANGE = [("a?b#c", b"a%3Fb%23c"), ("a b%2F", b"a%20b%252F"), ("\0\r\n", b"%00%0D%0A"), ("é", b"%C3%A9")]
+
+
+@pytest.mark.parametrize(("id", "sent"), STRANGE)
+async def test_an_id_that_a_stranger_made_up_stays_one_segment_of_the_path(root, up, id, sent):
+    with pytest.raises(NotFound):
+        await up.attempt(AttemptId(id))
+    assert root.path == b"/v1/attempts/" + sent
+
+
+@pytest.mark.parametrize(("id", "sent"), STRANGE)
+async def test_a_path_is_passed_on_as_it_came(root, up, id, sent):
+    exchange = Exchange("POST", f"/v1/assignments/{id}/accept", query="x=%ff")
+    request = Request(exchange.scope, exchange, {}, StallWatch(60.0))
+    assert (await up.pass_on(request, 100)).status == 404
+    assert root.path == b"/v1/assignments/" + sent + b"/accept?x=%ff"
+
+
+async def test_a_path_too_long_to_be_passed_on_leads_nowhere(root, up):
+    exchange = Exchange("POST", f"/v1/assignments/{chr(34) * 60_000}/accept")
+    with pytest.raises(NotFound, match="no such path"):
+        await up.pass_on(Request(exchange.scope, exchange, {}, StallWatch(60.0)), 100)
+    assert root.asked == 0
