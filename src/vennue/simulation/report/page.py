@@ -239,7 +239,7 @@ def _parameters(results: Results, command: str | None) -> str:
         ("devices", experiment.devices or "the phone models that ship with Vennue"),
         ("capacity", experiment.capacity or "that of the trace"),
         ("engine", ", ".join(dict.fromkeys(run.engine for run in results.runs)) or experiment.engine),
-        ("invariants", "checked after every event" if experiment.validate else "not checked"),
+        ("invariants", "checked" if experiment.validate else "not checked"),
     ]
     for choice in experiment.policies:
         parameters = msgspec.structs.asdict(get_policy(choice.name, **choice.parameters).parameters)

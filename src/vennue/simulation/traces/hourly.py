@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vennue.core.errors import InvalidInput
-from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, IntArray, checked_seed
+from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, IntArray, checked_seed, in_blocks
 
 HOUR_S = 3600.0
 _SPAN_S = 900.0
@@ -62,10 +62,7 @@ class HourlyCheckIns:
             time_s, kind = self._draw(span)
             device = (drawn + np.arange(len(time_s))) * self._rates.shape[1] + kind
             drawn += len(time_s)
-            kept = int(np.searchsorted(time_s, until_s))
-            for first in range(0, kept, size):
-                part = slice(first, min(first + size, kept))
-                yield Block(time_s[part], device[part], time_s[part] + (self._session_s + extend_s))
+            yield from in_blocks(time_s, device, time_s + (self._session_s + extend_s), until_s, size)
 
     def _draw(self, span: int) -> tuple[FloatArray, IntArray]:
         rng = np.random.default_rng((self._seed, span))

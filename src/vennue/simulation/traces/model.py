@@ -36,6 +36,14 @@ class Block(NamedTuple):
     """When the session ends that begins with the check-in."""
 
 
+def in_blocks(time_s: FloatArray, device: IntArray, end_s: FloatArray, until_s: float, size: int) -> Iterator[Block]:
+    """Columns of check-ins in time order as blocks of at most ``size``, up to ``until_s``."""
+    kept = int(np.searchsorted(time_s, until_s))
+    for first in range(0, kept, size):
+        part = slice(first, min(first + size, kept))
+        yield Block(time_s[part], device[part], end_s[part])
+
+
 class CheckIns(Protocol):
     """A stream of check-ins that can be started over and always gives the same."""
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vennue.core.errors import InvalidInput
 from vennue.core.job import DAY_S
-from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, checked_seed
+from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, checked_seed, in_blocks
 
 _CHUNK_S = 6 * 3600.0
 """What is drawn at once: its own random stream, so the check-ins do not depend on the size of the blocks."""
@@ -68,12 +68,8 @@ class PaperCheckIns:
             if chunk * _CHUNK_S >= until_s:
                 return
             time_s, length_s = self._chunk(chunk)
-            end_s = time_s + (length_s + extend_s)
-            kept = int(np.searchsorted(time_s, until_s))
-            for first in range(0, kept, size):
-                last = min(first + size, kept)
-                device = np.arange(devices + first, devices + last)
-                yield Block(time_s[first:last], device, end_s[first:last])
+            device = np.arange(devices, devices + len(time_s))
+            yield from in_blocks(time_s, device, time_s + (length_s + extend_s), until_s, size)
             devices += len(time_s)
 
     def _chunk(self, chunk: int) -> tuple[FloatArray, FloatArray]:

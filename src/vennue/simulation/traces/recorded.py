@@ -19,7 +19,7 @@ from vennue.core.errors import InvalidInput
 from vennue.core.job import DAY_S
 from vennue.core.requirement import AttributeSchema
 from vennue.simulation.traces.devices import Capacity, DevicePopulation, DeviceTable
-from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, IntArray
+from vennue.simulation.traces.model import BLOCK_SIZE, Block, FloatArray, IntArray, in_blocks
 
 FORMAT = "vennue-check-ins"
 VERSION = 1
@@ -98,11 +98,8 @@ class Replay:
             if repetition * self.period_s >= until_s:
                 return
             time_s = self._time_s + repetition * self.period_s
-            kept = int(np.searchsorted(time_s, until_s))
             device = self._device + repetition * self._devices
-            for first in range(0, kept, size):
-                part = slice(first, min(first + size, kept))
-                yield Block(time_s[part], device[part], time_s[part] + (SESSION_S + extend_s))
+            yield from in_blocks(time_s, device, time_s + (SESSION_S + extend_s), until_s, size)
 
 
 def is_recording(path: Path) -> bool:
