@@ -41,6 +41,7 @@ from vennue.server.application import Application
 from vennue.server.config import Limits, ServerConfig
 from vennue.server.door import Door
 from vennue.server.leaf import LeafApp
+from vennue.server.memory import keep_freed_memory
 from vennue.server.routes.leaves import MAX_TOGETHER
 from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
@@ -255,6 +256,7 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
             loop.add_signal_handler(number, on_signal, number)
         await serve(config, ready=ready, stop=stop)
 
+    keep_freed_memory()
     _allow_connections(config.limits.connections)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
