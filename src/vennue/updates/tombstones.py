@@ -7,13 +7,14 @@ are there after a crash whenever the commit is; their line names the round that 
 much of the disk.
 """
 
-import json
 import os
 import re
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from vennue._files import make_directory, storage_errors, sync_directory
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
@@ -25,6 +26,21 @@ CACHED_ATTEMPTS: Final = 8
 
 _SUFFIX: Final = ".jsonl"
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+
+_Row: TypeAlias = tuple[AssignmentId, int, float, Digest | None]
+"""A receipt: its assignment, the body's bytes, the weight, and the SHA-256 where it was computed."""
+
+
+class _Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was said at one time."""
+
+    round: int
+    receipts: list[_Row]
+    refused: list[AssignmentId] = []
+
+
+_LINES: Final = msgspec.json.Decoder(_Line | list[_Row])
+"""The first version wrote rows alone, and no round."""
 
 
 class Tombstones:
@@ -60,9 +76,9 @@ class Tombstones:
         Raises:
             StorageError: they cannot be written.
         """
-        rows = [[receipt.assignment, receipt.body_bytes, receipt.weight, receipt.sha256] for receipt in receipts]
+        rows = [(receipt.assignment, receipt.body_bytes, receipt.weight, receipt.sha256) for receipt in receipts]
         if rows:
-            self._append(attempt, {"round": round_number, "receipts": rows})
+            self._append(attempt, _Line(round_number, rows))
 
     def refuse(self, attempt: AttemptId, assignments: Iterable[AssignmentId]) -> None:
         """Keep that updates of an attempt were refused, and must not count after a crash.
@@ -70,7 +86,7 @@ class Tombstones:
         Raises:
             StorageError: that cannot be written.
         """
-        self._append(attempt, {"round": 0, "receipts": [], "refused": list(assignments)})
+        self._append(attempt, _Line(0, [], list(assignments)))
 
     def refused(self, attempt: AttemptId) -> list[AssignmentId]:
         """The assignments whose updates were refused, in that order.
@@ -78,7 +94,7 @@ class Tombstones:
         Raises:
             StorageError: they cannot be read.
         """
-        return [AssignmentId(each) for line in self._lines(attempt) for each in line.get("refused", ())]
+        return [each for line in self._lines(attempt) for each in line.refused]
 
     def find(self, assignment: AssignmentId) -> Receipt | None:
         """The receipt of an assignment's update, as a duplicate's.
@@ -108,14 +124,14 @@ class Tombstones:
             StorageError: they cannot be read, or cannot be written anew.
         """
         lines = self._lines(attempt)
-        kept = [line for line in lines if line["round"] <= committed]
+        kept = [line for line in lines if line.round <= committed]
         if len(kept) == len(lines):
             return
         path = self._directory / (attempt + _SUFFIX)
         anew = path.with_suffix(".part")
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in kept)
+        text = msgspec.json.Encoder().encode_lines(kept)
         with storage_errors("keep the receipts of a round", path):
-            with anew.open("w") as file:
+            with anew.open("wb") as file:
                 file.write(text)
                 self._sync(file)
             anew.rename(path)
@@ -125,12 +141,12 @@ class Tombstones:
         self._bytes += len(text) - self._sizes[path.name]
         self._sizes[path.name] = len(text)
 
-    def _append(self, attempt: AttemptId, line: Mapping[str, Any]) -> None:
+    def _append(self, attempt: AttemptId, line: _Line) -> None:
         # A line of its own, even after one that a crash has cut off.
-        text = "\n" + json.dumps(line, separators=(",", ":")) + "\n"
+        text = b"\n" + msgspec.json.encode(line) + b"\n"
         path = self._directory / (attempt + _SUFFIX)
         with storage_errors("keep what was said of reports", path):
-            with path.open("a") as file:
+            with path.open("ab") as file:
                 file.write(text)
                 self._sync(file)
             if self._durable and path.name not in self._sizes:
@@ -151,28 +167,26 @@ class Tombstones:
             file.flush()
             os.fsync(file.fileno())
 
-    def _lines(self, attempt: AttemptId) -> list[dict[str, Any]]:
+    def _lines(self, attempt: AttemptId) -> list[_Line]:
+        """What can be read of what was said; what a crash has cut off, or a disk has damaged, hides no other line."""
         # An assignment's id comes from a request: it must not become a path of the caller's choice.
         if not _ATTEMPT.fullmatch(attempt) or attempt + _SUFFIX not in self._sizes:
             return []
         path = self._directory / (attempt + _SUFFIX)
         with storage_errors("read the receipts of a round", path):
-            text = path.read_text()
-        lines: list[dict[str, Any]] = []
-        for line in filter(None, text.split("\n")):
+            text = path.read_bytes()
+        lines: list[_Line] = []
+        for line in filter(None, text.split(b"\n")):
             try:
-                read = json.loads(line)
-            except ValueError:  # a crash has cut it off
+                read = _LINES.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 continue
-            # The first version wrote no round.
-            lines.append({"round": 0, "receipts": read} if isinstance(read, list) else read)
+            lines.append(read if isinstance(read, _Line) else _Line(0, read))
         return lines
 
 
-def _receipts(line: Mapping[str, Any]) -> dict[AssignmentId, Receipt]:
+def _receipts(line: _Line) -> dict[AssignmentId, Receipt]:
     return {
-        AssignmentId(assignment): Receipt(
-            AssignmentId(assignment), body_bytes, weight, None if sha256 is None else Digest(sha256), duplicate=True
-        )
-        for assignment, body_bytes, weight, sha256 in line["receipts"]
+        assignment: Receipt(assignment, body_bytes, weight, sha256, duplicate=True)
+        for assignment, body_bytes, weight, sha256 in line.receipts
     }

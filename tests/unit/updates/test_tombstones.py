@@ -59,6 +59,33 @@ def test_a_line_that_a_crash_cut_off_hides_no_other(tmp_path):
     assert [found(again, "j.1.1", number) is not None for number in (1, 2, 3)] == [True, False, True]
 
 
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b"\xff\xfe",
+        b"null",
+        b"5",
+        b"[5]",
+        b'{"round":1}',
+        b'{"round":"1","receipts":[]}',
+        b'{"round":1,"receipts":[["j.1.1.2"]]}',
+        b'{"round":1,"receipts":[["j.1.1.2",1,1.0,"\xff"]]}',
+        b'{"round":1,"receipts":[],"refused":[2]}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_line_that_is_damaged_hides_no_other(tmp_path, damaged):
+    attempt = AttemptId("j.1.1")
+    Tombstones(tmp_path).bury(attempt, [receipt("j.1.1", 1)])
+    with (tmp_path / "j.1.1.jsonl").open("ab") as file:
+        file.write(damaged)
+    again = Tombstones(tmp_path)
+    again.refuse(attempt, [AssignmentId("j.1.1.3")])
+    again.settle(attempt, committed=0)
+    assert again.refused(attempt) == ["j.1.1.3"]
+    assert [found(again, "j.1.1", number) is not None for number in (1, 2)] == [True, False]
+
+
 def test_after_a_crash_the_receipts_of_a_round_that_did_not_commit_are_forgotten(tmp_path):
     tombstones = Tombstones(tmp_path)
     for number in (1, 2, 3):
