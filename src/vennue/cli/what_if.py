@@ -1,6 +1,7 @@
 """``vennue what-if``: the pool's jobs with and without a new one, simulated from the pool as it is."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -44,12 +45,11 @@ def what_if(
     job_file = JobFile(file)
     with operator(remote) as server:
         snapshot = server.get("/v1/pool/snapshot", protocol.PoolSnapshot)
-    until = time.monotonic() + patience
     with terminal.notes().status("simulating"):
         try:
             found = foresee(
                 snapshot, job_file.spec, policy=policy, seeds=seeds, horizon_s=days * DAY_S, engine=engine,
-                stop=lambda: time.monotonic() > until,
+                stop=_after(patience),
             )  # fmt: skip
         except InvalidInput as error:
             raise job_file.locate(error) from None
@@ -58,6 +58,19 @@ def what_if(
     else:
         _show(found)
     return ExitCode.OK
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    """Whether so many seconds have passed since it was first asked: by then, the simulator is compiled."""
+    until: float | None = None
+
+    def passed() -> bool:
+        nonlocal until
+        if until is None:
+            until = time.monotonic() + seconds
+        return time.monotonic() > until
+
+    return passed
 
 
 def _show(found: WhatIf) -> None:
