@@ -3,7 +3,7 @@
 The reference engine has the core check itself after every event. The kernel handles a million events a second, so its
 memory is looked at every so many events: every assignment, job and timer that is there at that moment. Not seen here is
 what shows in single events only: that a report counts once (6), and that no device is turned away that the plan has a
-request for (8). The property test of the engines holds the kernel to the reference's assignments, whose core checks that.
+request for (8). The property test of the engines holds the kernel to the assignments of the reference, which sees both.
 """
 
 from collections.abc import Iterator
