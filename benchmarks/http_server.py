@@ -1,9 +1,12 @@
 """Servers for the HTTP benchmarks: any module that prints its URL, in a process of its own, on a core of its own.
 
-``python -m benchmarks.http_server`` is the yardstick: it only sends back what it was sent, served exactly as Vennue is.
+``python -m benchmarks.http_server`` is the yardstick, served exactly as Vennue is. It sends back what it was sent, or
+the file that ``ECHO_FILE`` names; or it takes bodies in, and drops them (``TAKE_IN=drop``) or writes each to a new file
+(``TAKE_IN=DIRECTORY``).
 """
 
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -14,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from vennue.server.config import Limits
+from vennue.server.memory import keep_freed_memory
 from vennue.server.run import _Granian, _listen, _loop_factory, _url
 
 FILE = os.environ.get("ECHO_FILE", "")
 FILE_BYTES = str(Path(FILE).stat().st_size) if FILE else ""
+TAKE_IN = os.environ.get("TAKE_IN", "")
+NUMBERS = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +74,24 @@ async def echo(_: Any, transport: Any) -> None:
     transport.response_bytes(200, [("content-type", "application/json")], await transport())
 
 
+async def take_in(_: Any, transport: Any) -> None:
+    """Answer a request when its body is there, dropped or in a file."""
+    target = os.devnull if TAKE_IN == "drop" else f"{TAKE_IN}/{next(NUMBERS)}"
+    file = os.open(target, os.O_WRONLY | os.O_CREAT)
+    async for chunk in transport:
+        os.write(file, chunk)
+    os.close(file)
+    transport.response_bytes(200, [], b"taken")
+
+
 async def main() -> None:
-    """Serve echoes."""
+    """Serve."""
     listener = _listen("127.0.0.1", 0)
     print(_url(listener), flush=True)
-    await _Granian(echo, listener, Limits()).serve()
+    await _Granian(take_in if TAKE_IN else echo, listener, Limits()).serve()
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
