@@ -38,6 +38,7 @@ from vennue.demo.learner import PhoneData
 from vennue.demo.network import Network
 from vennue.demo.server import serving
 from vennue.demo.tasks import TASKS, Task, Training
+from vennue.policies import get_policy
 from vennue.sdk.device import AsyncTask
 from vennue.sdk.job import AsyncJob
 from vennue.simulation.report import svg
@@ -412,31 +413,51 @@ def draw_contention(path: Path, runs: Sequence[Contention]) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        prog="benchmarks.training", description=__doc__.partition("\n")[0] if __doc__ else ""
-    )
-    parser.add_argument("what", choices=["curves", "contention"])
-    parser.add_argument("--task", choices=[*SETTINGS], action="append", help="of curves; all when none is given")
-    parser.add_argument("--rounds", type=int, help="of curves: fewer or more than the task's own")
-    parser.add_argument(
-        "--policies", nargs="+", default=["venn", "random-order"], help="of contention, the baseline last"
-    )
-    parser.add_argument("--jobs", type=Path, default=JOBS, help="of contention: a file of jobs, as of `vennue demo`")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=OUTPUT, help=f"the folder of figures and JSON ({OUTPUT})")
+    """Run what the command line asks for; the exit code: 2 if it makes no sense, 1 if what was run failed."""
+    parser = _parser()
     options = parser.parse_args(arguments)
     logging.getLogger("vennue").setLevel(logging.ERROR)  # phones that lose a race, or vanish, are part of it
+    try:
+        options.output.mkdir(parents=True, exist_ok=True)  # better said before the work than after it
+    except OSError as error:
+        parser.error(f"argument --output: cannot make {options.output}: {error.strerror}")
     try:
         with tempfile.TemporaryDirectory(prefix="vennue-training-") as folder:
             if options.what == "curves":
                 _run_curves(options, Path(folder))
             else:
                 _run_contention(options)
+    except InvalidInput as error:
+        parser.error(str(error))
     except VennueError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    both = argparse.ArgumentParser(add_help=False)
+    both.add_argument("--seed", type=int, default=1, help="of phones, data and models (default: 1)")
+    both.add_argument("--output", type=Path, default=OUTPUT, help=f"the folder of figures and JSON (default: {OUTPUT})")
+    parser = argparse.ArgumentParser(prog="benchmarks.training", description=(__doc__ or "").partition("\n")[0])
+    ways = parser.add_subparsers(dest="what", required=True)
+    one = ways.add_parser("curves", parents=[both], help="accuracy by rounds, beside central training")
+    one.add_argument("--task", choices=[*SETTINGS], action="append", help="all when none is given")
+    one.add_argument("--rounds", type=_count, help="fewer or more than the task's own")
+    other = ways.add_parser("contention", parents=[both], help="time to an accuracy under policies, in virtual time")
+    other.add_argument(
+        "--policies", nargs="+", default=["venn", "random-order"],
+        help="the baseline last (default: venn random-order)",
+    )  # fmt: skip
+    other.add_argument("--jobs", type=Path, default=JOBS, help="a file of jobs, as of `vennue demo`")
+    return parser
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {count}")
+    return count
 
 
 def _run_curves(options: argparse.Namespace, folder: Path) -> None:
@@ -452,6 +473,8 @@ def _run_curves(options: argparse.Namespace, folder: Path) -> None:
 
 def _run_contention(options: argparse.Namespace) -> None:
     jobs = load(options.jobs)
+    for policy in options.policies:
+        get_policy(policy)
     runs = [contention(policy, jobs, options.seed) for policy in options.policies]
     print(contention_table(runs))
     draw_contention(options.output / "contention.svg", runs)
@@ -459,7 +482,6 @@ def _run_contention(options: argparse.Namespace) -> None:
 
 
 def _keep(path: Path, measured: object) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=1) + b"\n")
 
 

@@ -15,6 +15,7 @@ from benchmarks.training import (
     curves_table,
     draw_contention,
     draw_curves,
+    main,
 )
 from vennue.core.errors import InvalidInput
 
@@ -85,3 +86,24 @@ def test_a_data_set_that_is_not_installed_is_named_with_its_package(monkeypatch,
     training.fashion_mnist.cache_clear()
     with pytest.raises(InvalidInput, match="apt-get install dataset-fashion-mnist"):
         training.fashion_mnist()
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("curves --rounds 0", "argument --rounds: must be at least 1, got 0"),
+        ("curves --task nosuch", "argument --task: invalid choice: 'nosuch'"),
+        ("contention --jobs nosuch.yaml", "nosuch.yaml"),
+        ("contention --policies nosuch", "there is no policy 'nosuch'"),
+        ("contention --output FILE/x", "Not a directory"),
+    ],
+)
+def test_a_command_line_that_makes_no_sense_is_told_in_a_line(line, said, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    way, *rest = line.replace("FILE", str(tmp_path / "file")).split()
+    with pytest.raises(SystemExit) as ended:
+        main([way, "--output", str(tmp_path), *rest])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told.startswith("benchmarks.training")
+    assert said in told
