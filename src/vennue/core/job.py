@@ -307,6 +307,9 @@ class Job:
         """Summed over committed rounds: from the last device bound to the commit."""
         self.story: deque[tuple[float, str]] = deque(maxlen=64)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id}: {self.state}, {self.committed} rounds committed>"
+
     def tell(self) -> tuple[str, ...]:
         """The job's latest events, oldest first, with their pool times."""
         return tuple(f"{at:.3f} s {text}" for at, text in self.story)

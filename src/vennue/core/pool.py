@@ -110,6 +110,13 @@ class Pool(Recovery):
             Tick: self._tick,
         }
 
+    def __repr__(self) -> str:
+        active = sum(not job.state.terminal for job in self.jobs.values())
+        return (
+            f"<{type(self).__name__} at {self.now:.3f} s: {active} of {len(self.jobs)} jobs active, "
+            f"{len(self.attempts())} attempts, {len(self.table.assignments())} devices at work>"
+        )
+
     # -- driving ------------------------------------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> Any:

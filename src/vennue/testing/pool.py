@@ -87,6 +87,9 @@ class LocalPool:
         self._watching: asyncio.Task[None] | None = None
         self._starts = 0
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} at {URL}: {self.coordinator.pool if self.running else 'not running'}>"
+
     # -- life -------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:

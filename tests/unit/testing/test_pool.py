@@ -178,3 +178,16 @@ async def test_errors_are_problem_documents_as_on_a_real_server():
         answer = await client.get("/v1/jobs/nobody")
         assert answer.status_code == 404
         assert json.loads(answer.content)["type"] == "urn:vennue:error:not-found"
+
+
+@in_virtual_time
+async def test_a_pool_shows_whether_it_runs_and_what_is_in_it():
+    pool = LocalPool()
+    assert repr(pool) == "<LocalPool at http://pool.test: not running>"
+    async with pool:
+        job = await pool.job(name="sum", demand=2).register()
+        now = f"{EPOCH_S:.3f}"
+        assert repr(pool) == (
+            f"<LocalPool at http://pool.test: <Pool at {now} s: 1 of 1 jobs active, 0 attempts, 0 devices at work>>"
+        )
+        assert repr(pool.coordinator.pool.jobs[job.id]) == f"<Job {job.id}: active, 0 rounds committed>"
