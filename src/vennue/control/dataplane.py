@@ -103,7 +103,7 @@ class DataPlane:
         self.models = Models(blobs, self.uploads)
         self._refused_bytes = 0
         self._spool = spool
-        self._spares = Spares(spool / ".spares")
+        self._spares = Spares(spool.with_name("spares"))
         self._durable = durable
         self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
         self._open: dict[AttemptId, _Open] = {}

@@ -99,7 +99,7 @@ class Spool:
         try:
             return SpoolWriter(self, path, max_bytes)
         except StorageError:
-            self.let_go(path)
+            path.unlink(missing_ok=True)
             raise
 
     def records(self) -> tuple[Record, ...]:
@@ -135,7 +135,7 @@ class Spool:
             record = self._records.pop(key, None)
         if record is not None:
             with storage_errors("remove an update", record.path):
-                self.let_go(record.path)
+                self._let_go(record.path)
 
     def discard(self, *, reuse: bool = True) -> None:
         """Remove the attempt's directory with all that it holds; without ``reuse`` where somebody may still read it."""
@@ -144,11 +144,10 @@ class Spool:
             self._records.clear()
         with storage_errors("remove the spool", self.directory):
             for record in records if reuse else ():
-                self.let_go(record.path)
+                self._let_go(record.path)
             shutil.rmtree(self.directory)
 
-    def let_go(self, path: Path) -> None:
-        """For ``SpoolWriter``, too: a file is not needed any more, and nobody reads it."""
+    def _let_go(self, path: Path) -> None:
         if self._spares is None:
             path.unlink(missing_ok=True)
         else:
@@ -245,7 +244,7 @@ class SpoolWriter:
         """Remove what was written. Does nothing after ``finish`` or ``abort``."""
         if self._fd >= 0:
             self._close()
-            self._spool.let_go(self.path)
+            self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
