@@ -68,7 +68,10 @@ class Door:
 
     def _is_full(self) -> bool:
         # As many files are open, at least: the queue alone may be long in a rush, too.
-        return len(os.listdir("/dev/fd")) >= self._connections  # noqa: PTH208 - names are all that is needed
+        try:
+            return len(os.listdir("/dev/fd")) >= self._connections  # noqa: PTH208 - names are all that is needed
+        except OSError:  # no file is left for that, or this system does not tell
+            return True
 
     def _turn_away(self) -> None:
         with contextlib.suppress(OSError):  # nobody waits any more, or no file is left
