@@ -196,7 +196,7 @@ class DeviceRoutes(ABC):
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
         digest = _sha256(DIGEST_HEADER, request.header(DIGEST_HEADER))
-        return json_answer(await self._take(request, request.chunks, digest, self._about(request)))
+        return json_answer(await self._take(request, request.pieces, digest, self._about(request)))
 
     async def upload_state(self, request: Request) -> Answer:
         """``GET /v1/assignments/{id}/upload``."""
