@@ -9,9 +9,9 @@ import asyncio
 import functools
 import os
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
+from vennue.control.crew import Crew
 from vennue.core.errors import Overloaded
 
 BLOCK_BYTES: Final = 2**20
@@ -51,7 +51,7 @@ class Uploads:
         self._most = most
         self._buffer_bytes = buffer_bytes
         threads = min(MOST_THREADS, processors() + SPARE_THREADS)
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="vennue-data")
+        self._threads = Crew(threads, "vennue-data")
 
     async def receive(
         self,
@@ -124,7 +124,7 @@ class Uploads:
         return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     async def stop(self) -> None:
-        """Let the threads end."""
+        """Let the threads end, but for those that are stuck."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
 
