@@ -5,7 +5,8 @@ is one fold, made when it is first needed; one thread at a time works with it.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -129,13 +130,17 @@ class RunningSum:
         updates = [unit for unit in missing if unit.partial is None]
         for first in range(0, len(updates), FOLD_TOGETHER):
             together = updates[first : first + FOLD_TOGETHER]
-            self.fold.add(*(self._term(unit, staleness.get(unit.key, 0)) for unit in together))
+            terms = [self._term(unit, staleness.get(unit.key, 0)) for unit in together]
+            with self._whole():
+                self.fold.add(*terms)
             for unit in together:
                 self.metrics.add(unit.record.meta["metrics"], unit.weight(self._plan.weighting))
                 self._is_in(unit)
         for unit in missing:
             if unit.partial is not None:
-                self.fold.add_sums(unit.mapped(None), unit.partial.totals)
+                sums = unit.mapped(None)
+                with self._whole():
+                    self.fold.add_sums(sums, unit.partial.totals)
                 self.metrics.add_sums(unit.partial.metrics)
                 self._is_in(unit)
 
@@ -144,8 +149,8 @@ class RunningSum:
         self.units = {}
         self.unstored_bytes = 0
         self.metrics = MetricSums()
+        self._fold = None
         if self.stored is None or self.stored.partial is None:
-            self._fold = None
             return
         self.fold.restore(self.stored.mapped(self.fold.sums_layout), self.stored.partial.totals)
         self.metrics.add_sums(self.stored.partial.metrics)
@@ -178,6 +183,15 @@ class RunningSum:
         """What must be known of the sum beside its numbers."""
         receipts = {receipt.assignment: receipt for unit in self.units.values() for receipt in unit.receipts.values()}
         return Partial(id, self.fold.totals, self.metrics.copy(), receipts)
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """What fails in the middle of an addition, as memory may, leaves nothing of it in the sum."""
+        try:
+            yield
+        except BaseException:
+            self.reset()
+            raise
 
     def _is_in(self, unit: Unit) -> None:
         self.units[unit.key] = unit

@@ -22,7 +22,7 @@ from vennue.core.errors import (
     TooLate,
 )
 from vennue.core.ids import AssignmentId, AttemptId, Digest
-from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY
+from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY, Cast
 from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blob_directory import DirectoryBlobs
@@ -357,6 +357,26 @@ def test_the_sum_takes_the_place_of_the_updates_in_it(summed, blobs, tmp_path):
     assert result(blobs, aggregate)[0] == [[6.5, 1], [1, 1]]
     assert aggregate.metrics == {"n": 6.5}
     assert aggregate.weight == len(aggregate.assignments) == 12
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_an_addition_that_fails_in_the_middle_leaves_nothing_of_it_in_the_sum(
+    make, summed, blobs, monkeypatch, earlier
+):
+    aggregator = summed() if earlier else make()
+    send(aggregator, 13, save(model([[1, 1], [1, 1]], 13)))
+    add, tensors = Cast.add, []
+
+    def add_one(codec, update, tensor, *rest):
+        if tensors:
+            raise MemoryError
+        tensors.append(tensor)
+        add(codec, update, tensor, *rest)
+
+    with monkeypatch.context() as patched, pytest.raises(MemoryError):
+        patched.setattr(Cast, "add", add_one)
+        aggregator.fold(a(13))
+    assert result(blobs, aggregator.aggregate())[1] == pytest.approx(1 if earlier else 13)
 
 
 def test_a_stored_sum_survives_a_crash_with_every_receipt(summed, make, blobs):
