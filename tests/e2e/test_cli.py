@@ -79,6 +79,7 @@ def server(tmp_path_factory):
     served = Served(
         tmp_path_factory.mktemp("pool"),
         VENNUE_PACING_SHORT_S="0.1", VENNUE_PACING_BUSY_S="0.2", VENNUE_PACING_IDLE_S="0.3",
+        VENNUE_QUOTAS='{"vision": {"devices": 5, "borrow": false}}',
     )  # fmt: skip
     yield served
     assert served.stop() == 0
@@ -106,7 +107,6 @@ def job(ask, job_file):
 
 def test_serve_says_as_json_where_it_listens(server):
     assert server.started["url"].startswith("http://127.0.0.1:")
-    assert server.started["policy"] == "venn-sched"
     assert server.started["pid"] == server.process.pid
 
 
@@ -181,6 +181,20 @@ def test_pool_and_plan_show_the_registered_requirement(ask, job):
     assert job in next(r for r in pool["requirements"] if r["text"] == "device.android >= 6")["jobs"]
     assert "device.android >= 6" in ask("pool").stdout
     assert ask("plan").returncode == 0
+
+
+def test_pool_shows_what_each_tenant_with_a_quota_uses(ask, tmp_path):
+    spec = tmp_path / "vision.yaml"
+    spec.write_text("name: vision\ndemand: 2\ntenant: vision\n")
+    id = ask("submit", str(spec)).stdout.strip()
+    tenants = ask("pool").stdout.partition("tenants with a quota, in devices")[2].splitlines()
+
+    assert tenants[2].split() == ["vision", "0/5", "0", "0", "waits"]
+    assert ask("cancel", id).returncode == 0
+
+
+def test_serve_claims_no_policy_since_the_one_in_force_may_have_been_chosen_since(server):
+    assert "policy" not in server.started
 
 
 def test_a_cancelled_job_says_who_wanted_it_and_cancelling_again_changes_nothing(ask, job):

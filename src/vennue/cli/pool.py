@@ -9,7 +9,7 @@ from vennue.cli.terminal import ExitCode, duration, plural, rate
 
 
 def pool(*, remote: Remote = REMOTE) -> ExitCode:
-    """Show the pool: its policy, check-ins, registered requirements with their supply and demand, and regions."""
+    """Show the pool: its policy, check-ins, requirements with their supply and demand, regions, tenants with quotas."""
     with operator(remote) as server:
         view = server.get("/v1/pool", protocol.PoolView)
     if remote.json:
@@ -39,6 +39,18 @@ def pool(*, remote: Remote = REMOTE) -> ExitCode:
         for region in view.regions:
             regions.add_row(region.signature, _meets(region.requirements, bits), rate(region.supply_per_s))
         console.print(regions)
+    if view.tenants:
+        tenants = terminal.table(
+            "tenant", "at work", "in 24 h", "needs", "beyond its quota",
+            numbers=("at work", "in 24 h", "needs"), title="\ntenants with a quota, in devices",
+        )  # fmt: skip
+        for tenant in view.tenants:
+            tenants.add_row(
+                escape(tenant.name), _used(tenant.devices, tenant.quota.devices),
+                _used(tenant.devices_in_a_day, tenant.quota.devices_per_day), str(tenant.needs),
+                "borrows" if tenant.quota.borrow else "waits",
+            )  # fmt: skip
+        console.print(tenants)
     return ExitCode.OK
 
 
@@ -67,6 +79,10 @@ def plan(*, remote: Remote = REMOTE) -> ExitCode:
 
 def _meets(requirements: list[str], bits: dict[str, int]) -> str:
     return " ".join(str(bits[text]) for text in requirements if text in bits) or "nothing"
+
+
+def _used(number: int, quota: int | None) -> str:
+    return str(number) if quota is None else f"{number}/{quota}"
 
 
 def _tier(offer: protocol.OfferView) -> str:

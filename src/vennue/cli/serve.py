@@ -63,12 +63,13 @@ def serve(
     def ready(url: str) -> None:
         if json:
             terminal.print_json(
-                {"url": url, "pid": os.getpid(), "policy": config.policy, "data_dir": str(config.data_dir)}
+                {"url": url, "pid": os.getpid(), "data_dir": str(config.data_dir)}
                 | ({"role": "leaf", "root": config.root} if config.role == "leaf" else {})
             )
         else:
-            what = config.policy if config.role == "root" else f"leaf of {config.root}"
-            terminal.notes().print(f"{url} is ready ({what}, data in {config.data_dir})", soft_wrap=True)
+            # Not the policy: the one in force may be another than the configured one, see `PUT /v1/policy`.
+            what = f"leaf of {config.root}, " if config.role == "leaf" else ""
+            terminal.notes().print(f"{url} is ready ({what}data in {config.data_dir})", soft_wrap=True)
 
     return run(config, ready=ready)
 

@@ -44,12 +44,12 @@ def _lines(console: Console) -> Watch:
 
 def line(scene: Scene) -> str:
     """The run in one line: how far each job is, and what the phones do."""
-    states = scene.fleet.states()
+    busy = scene.fleet.states()[State.BUSY]
     jobs = ", ".join(
         f"{progress.job.job.name} {'done' if progress.final else _rounds(progress, scene)}"
         for progress in scene.progress
     )
-    return f"{scene.policy} {scene.elapsed_s:3.0f} s: {jobs}; {states[State.BUSY]} phones at work"
+    return f"{scene.policy} {scene.elapsed_s:3.0f} s: {jobs}; {busy} phone{'' if busy == 1 else 's'} at work"
 
 
 def picture(scene: Scene) -> RenderableType:
