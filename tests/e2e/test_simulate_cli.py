@@ -59,9 +59,9 @@ def test_policies_are_compared_in_a_table_with_units(tiny, tmp_path):
 
 
 def test_a_run_that_only_the_reference_engine_can_make_says_so_before_the_work(tiny, tmp_path):
-    arguments = ("--policy", "client-random", "--set", "horizon_s=100000", "-j", 1, *FAST[:-2])
+    arguments = ("--policy", "fifo", "--set", "batch_window_s=1", "--set", "horizon_s=100000", "-j", 1, *FAST[:-2])
     noted = vennue("simulate", tiny, *arguments, folder=tmp_path).stderr.splitlines()
-    assert noted[0].startswith("note: client-random is simulated at about twenty thousand check-ins a second")
+    assert noted[0].startswith("note: fifo is simulated at about twenty thousand check-ins a second")
 
 
 def test_json_is_one_document_and_nothing_else(tiny, tmp_path):

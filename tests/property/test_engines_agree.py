@@ -56,11 +56,7 @@ class OpeningOrder(Policy):
         return Plan([(r.bit, (offer,)) for r, offer in zip(view.requests, offers, strict=True)])
 
 
-SHIPPED = [
-    name
-    for name in available()
-    if type(get_policy(name)).__module__.startswith("vennue.") and not get_policy(name).sees_everyone
-]
+SHIPPED = [name for name in available() if type(get_policy(name)).__module__.startswith("vennue.")]
 POLICIES = [*SHIPPED, LongestWait, OpeningOrder]
 PARAMETERS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "venn-sched": st.fixed_dictionaries({"demand_scope": st.sampled_from(["round", "job"])}),

@@ -47,7 +47,7 @@ class Policy(ABC):
     work_conserving: ClassVar[bool] = True
     """Whether a device is bound whenever a request that its region's order lists needs one, tiers aside."""
     sees_everyone: ClassVar[bool] = False
-    """Whether the policy uses the view's ``everyone``. The compiled simulator does not have it."""
+    """Whether the policy uses the view's ``everyone``, which the compiled simulator has for shipped policies only."""
 
     learns = False
     """Whether the policy uses the view's ``capabilities`` and ``profiles``, so that the pool gathers them."""

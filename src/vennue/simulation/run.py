@@ -14,6 +14,7 @@ from vennue.core.errors import InvalidInput
 from vennue.core.plan import Planner
 from vennue.policies import Policy, get_policy
 from vennue.policies.matching import FifoMatch
+from vennue.policies.partition import ClientRandom, StaticPartition
 from vennue.policies.venn import Venn
 from vennue.simulation.engine import ReferenceEngine
 from vennue.simulation.options import Options
@@ -139,8 +140,8 @@ def beyond_kernel(world: World, planner: Planner) -> str | None:
         unknown = "check-ins that wait for one another"
     elif any(job.spec.overcommit == "auto" for job in world.jobs):
         unknown = 'overcommit "auto"'
-    elif getattr(planner, "sees_everyone", False):
-        unknown = "policies that look at requests which need no device"
+    elif getattr(planner, "sees_everyone", False) and type(planner) not in {StaticPartition, ClientRandom}:
+        unknown = "policies of your own that look at requests which need no device"
     elif getattr(planner, "learns", False) and type(planner) not in {FifoMatch, Venn}:
         unknown = "what a policy of your own learns from reports"
     return unknown and f"the kernel does not know {unknown}"

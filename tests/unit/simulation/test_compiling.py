@@ -56,14 +56,22 @@ def test_code_that_was_kept_by_an_earlier_process_is_found(monkeypatch, tmp_path
 
 @pytest.mark.parametrize(
     ("asked", "times"),
-    [({}, 1), ({"engine": "reference"}, 0), ({"validate": True}, 0), ({"policies": ["client-random"]}, 0)],
+    [({}, 1), ({"engine": "reference"}, 0), ({"validate": True}, 0), ({"batch_window_s": 5.0}, 0)],
 )
 def test_processes_that_run_the_kernel_find_it_compiled(asked, times, smallest, monkeypatch):
     monkeypatch.setattr(compiling, "is_kept", lambda: False)
     monkeypatch.setattr("vennue.simulation.parallel.in_processes", lambda _, runs, *rest: [None for _ in runs])
-    asked["policies"] = tuple(PolicyChoice(name) for name in asked.get("policies", ["fifo"]))
+    window_s = asked.get("batch_window_s", 0.0)
+    given = {name: value for name, value in asked.items() if name != "batch_window_s"}
     run_experiment(
-        Experiment(workload=load("even").scaled(64), seeds=(0, 1), options=Options(horizon_s=60.0), **asked), workers=2
+        Experiment(
+            workload=load("even").scaled(64),
+            policies=(PolicyChoice("fifo"),),
+            seeds=(0, 1),
+            options=Options(horizon_s=60.0, batch_window_s=window_s),
+            **given,
+        ),
+        workers=2,
     )
     assert len(smallest) == times
 

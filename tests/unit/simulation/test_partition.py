@@ -1,8 +1,17 @@
 """What it costs not to share: the same jobs and devices under policies that give each device to one job."""
 
+import numba
+import numpy as np
 import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
 
+from vennue.core.errors import InvalidInput
 from vennue.core.job import JobSpec
+from vennue.core.plan import Plan, PoolView
+from vennue.policies import Policy
+from vennue.simulation.kernel import partition
 from vennue.simulation.run import simulate
 from vennue.simulation.tables import jct_s
 from vennue.simulation.workload import JobTemplate
@@ -25,5 +34,35 @@ def test_jobs_take_longer_than_when_the_devices_are_shared(average_s, policy):
     assert average_s[policy] > 1.2 * average_s["fifo"]
 
 
-def test_the_reference_engine_is_taken_since_the_kernel_knows_no_requests_that_need_nobody():
-    assert simulate(JOBS, "static-partition").engine == "reference"
+class Latest(Policy):
+    """Gives every device to the job that came last, whether or not that needs it."""
+
+    name = "latest"
+    work_conserving = False
+
+    def plan(self, view: PoolView) -> Plan:
+        return Plan.ordered(view.everyone, choice=lambda device, draw, jobs: len(jobs) - 1)
+
+
+class SaidSo(Latest):
+    name = "latest-said-so"
+    sees_everyone = True
+
+
+def test_a_policy_of_ones_own_that_sees_everyone_runs_on_the_reference_engine():
+    assert simulate(JOBS, SaidSo(), options="faithful").engine == "reference"
+
+
+def test_the_kernel_refuses_a_plan_that_chooses_by_a_function_of_ones_own():
+    with pytest.raises(InvalidInput, match="the function by which the policy's plan chooses"):
+        simulate(JOBS, Latest(), options="faithful", engine="kernel")
+
+
+@given(st.binary(max_size=partition.MAX_TEXT_BYTES))
+def test_the_kernels_hash_is_the_one_of_the_library(text: bytes):
+    assert int(hash_of(np.frombuffer(text.ljust(1, b"-"), np.uint8), len(text))) == xxhash.xxh64_intdigest(text)
+
+
+@numba.njit(error_model="numpy")
+def hash_of(text, size):
+    return partition.xxh64(text, size)

@@ -66,7 +66,7 @@ class KernelEngine:
         self._plan: Plan = EMPTY_PLAN
         self.usage = Usage(world.horizon_s)
         self._state = new_state(world, planner, self.usage, keep_assignments=keep_assignments)
-        self._plans = new_plans(world)
+        self._plans = new_plans(world, planner)
         self._clock = self._state.clock[0]
         self._batches: Iterator[Batch] = world.batches()
         self._batch = _NO_SESSIONS
@@ -205,6 +205,11 @@ class KernelEngine:
             raise InvalidInput(
                 f"the policy failed at {now:.3f} s: {reason}", field="policy", fix="correct it"
             ) from error
+        if callable(self._plan.choice):
+            raise InvalidInput(
+                "the kernel does not know the function by which the policy's plan chooses", field="policy",
+                fix="run it with the engine reference, or set its sees_everyone",
+            )  # fmt: skip
         clock["stale_at"] = self._plan.until if self._plan.until > now else math.inf
         jobs["planned"] = jobs["serial"]
         clock["choice"] = codes.UNIFORM if self._plan.choice == "uniform" else codes.FIRST

@@ -10,6 +10,7 @@ from typing import Any
 
 from vennue.simulation.kernel.learning import observe_check_in, observe_report
 from vennue.simulation.kernel.matching import match
+from vennue.simulation.kernel.partition import settle
 from vennue.simulation.kernel.planning import BY_LOTTERY, IN_PYTHON, draw_lotteries, list_offers, make_plan
 from vennue.simulation.kernel.requests import is_needy, needs
 from vennue.simulation.kernel.rounds import close, commit_round, commit_update, fire, give_back, open_attempt, remove
@@ -28,6 +29,7 @@ from vennue.simulation.kernel.state import (
     NEED_ROOM,
     NEED_SESSIONS,
     PAUSED,
+    UNIFORM,
     Plans,
     State,
     compiled,
@@ -209,9 +211,7 @@ def _check_in(s: State, p: Plans, visit: int, now: float) -> int:
     if s.kinds[v.kind].plan != c.plan:
         c.kind = v.kind
         return NEED_OFFERS
-    job = _choose(s, p, v, now) if c.choice == FIRST else _choose_uniform(s, p, v, now)
-    if job >= 0:
-        _bind(s, v, job, now)
+    _take_offer(s, p, v, now)
     c.phase = 0
     return -1
 
@@ -244,6 +244,20 @@ def _plan(s: State, now: float) -> int:
     if (c.ranking == BY_LOTTERY or c.tiers > 1) and not draw_lotteries(s):
         return NEED_LOTTERIES
     return NEED_PLAN
+
+
+@compiled
+def _take_offer(s: State, p: Plans, v: Any, now: float) -> None:
+    """`BindingTable.bind`."""
+    choice = s.clock[0].choice
+    if choice == FIRST:
+        job = _choose(s, p, v, now)
+    elif choice == UNIFORM:
+        job = _choose_uniform(s, p, v, now)
+    else:
+        job = _choose_settled(s, p, v, now)
+    if job >= 0:
+        _bind(s, v, job, now)
 
 
 @compiled
@@ -284,13 +298,26 @@ def _choose_uniform(s: State, p: Plans, v: Any, now: float) -> int:
     choices = 0
     for index in range(length):
         choices += _is_offered(s, offers[index]) and _fits(s, v, offers[index], now)
-    left = int((v.choice + (v.asked - 1) * STEP) % 1.0 * choices)
+    left = int(_draw(v) * choices)
     for index in range(length):
         if _is_offered(s, offers[index]) and _fits(s, v, offers[index], now):
             if left == 0:
                 return offers[index]
             left -= 1
     return -1
+
+
+@compiled
+def _choose_settled(s: State, p: Plans, v: Any, now: float) -> int:
+    """`RegionOffers.picked`."""
+    job = settle(s, p, v, _draw(v))
+    return job if job >= 0 and needs(s, job) > 0 and _fits(s, v, job, now) else -1
+
+
+@compiled
+def _draw(v: Any) -> float:
+    """The check-in's uniform number in [0, 1)."""
+    return (v.choice + (v.asked - 1) * STEP) % 1.0
 
 
 @compiled

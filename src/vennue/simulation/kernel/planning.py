@@ -103,7 +103,10 @@ def draw_lotteries(s: State) -> bool:
 
 @compiled
 def _rank(s: State, p: Plans, now: float) -> int:
-    """Sort ``order`` so that the requests that need devices are in front, in their rank; returns how many they are."""
+    """Sort ``order`` so that the requests to plan for are in front, in their rank; returns how many they are.
+
+    These are the open ones that need devices, or all open ones where the policy sees everyone.
+    """
     c = s.clock[0]
     ranking = c.ranking
     needy = 0
@@ -113,7 +116,7 @@ def _rank(s: State, p: Plans, now: float) -> int:
         j = s.jobs[job]
         j.band = 2
         j.key = 0.0
-        if not is_needy(s, job):
+        if not is_needy(s, job) and (c.everyone == 0 or j.open == 0):
             continue
         needy += 1
         j.band = 0

@@ -10,10 +10,12 @@ from vennue.core.profile import MAX_CHECK_INS, MAX_REPORTS, MAX_ROUNDS
 from vennue.policies.fifo import Fifo
 from vennue.policies.las import Las
 from vennue.policies.matching import FifoMatch
+from vennue.policies.partition import ClientRandom, StaticPartition
 from vennue.policies.random_ import Random, RandomOrder
 from vennue.policies.srsf import Srsf, SrsfJob
 from vennue.policies.venn import Venn, VennSched
 from vennue.simulation.kernel import planning, state
+from vennue.simulation.kernel.partition import MAX_TEXT_BYTES
 from vennue.simulation.kernel.state import Array, Lessons, Plans, State
 from vennue.simulation.result import Usage
 from vennue.simulation.world import World
@@ -34,7 +36,8 @@ def _rules(planner: Planner) -> dict[str, float]:
     rules = {
         "ranking": _RANKINGS.get(kind, planning.IN_PYTHON),
         "grouped": kind in {VennSched, Venn},
-        "choice": state.UNIFORM if kind is Random else state.FIRST,
+        "everyone": kind in {StaticPartition, ClientRandom},
+        "choice": _CHOICES.get(kind, state.FIRST),
         "tiers": 1,
         "epsilon": 0.0,
         "starvation_limit": math.inf,
@@ -58,7 +61,10 @@ _RANKINGS: dict[type, int] = {
     Srsf: planning.BY_ROUND,
     SrsfJob: planning.BY_JOB,
     Las: planning.BY_SERVICE,
+    StaticPartition: planning.BY_ARRIVAL,
+    ClientRandom: planning.BY_ARRIVAL,
 }
+_CHOICES: dict[type, int] = {Random: state.UNIFORM, StaticPartition: state.OWNER, ClientRandom: state.ANY}
 
 
 def new_state(world: World, planner: Planner, usage: Usage, *, keep_assignments: bool) -> State:
@@ -131,7 +137,7 @@ def _lessons(jobs: int, groups: int, tiers: int) -> Lessons:
     )
 
 
-def new_plans(world: World) -> Plans:
+def new_plans(world: World, planner: Planner) -> Plans:
     """Nothing planned yet, and no region known."""
     count, groups = len(world.jobs), len(world.requirements)
     offers, tiers = offers_table(len(world.kinds), count)
@@ -155,7 +161,16 @@ def new_plans(world: World) -> Plans:
         smaller=np.zeros(0, np.uint64),
         wanted=np.zeros(0, np.uint64),
         shared=np.zeros(0, np.uint64),
+        names=_names(world, planner),
+        text=np.zeros(MAX_TEXT_BYTES, np.uint8),
     )
+
+
+def _names(world: World, planner: Planner) -> Array:
+    if type(planner) is not StaticPartition:
+        return np.zeros((len(world.jobs), 0), np.uint8)
+    texts = [f"{job.id}/".encode() for job in world.jobs]  # equally long: numbers are filled up with zeros
+    return np.frombuffer(b"".join(texts), np.uint8).reshape(len(texts), -1).copy()
 
 
 def with_regions(plans: Plans, rates_per_s: list[float], region_of_kind: list[int], cover: list[int]) -> Plans:

@@ -43,8 +43,9 @@ WAITING, ACTIVE, COMPLETED, FAILED_JOB = range(4)
 """`JOB.state`. The first has not arrived."""
 STATES = ("unfinished", "unfinished", "completed", "failed")
 
-FIRST, UNIFORM = range(2)
-"""`CLOCK.choice`: which of the offers that are open to it a device takes."""
+FIRST, UNIFORM, ANY, OWNER = range(4)
+"""`CLOCK.choice`: which of the offers that are open to it a device takes; or, as `vennue.policies.partition` has it, on
+which job it settles, by chance or as its owner, whether or not that job needs devices."""
 
 
 def _record(*, floats: str, ints: str) -> np.dtype[Any]:
@@ -63,7 +64,7 @@ CLOCK = _record(
         fits_only anonymous tasks keep learns
         running arrived ended
         index session exhausted phase visit kind
-        ranking grouped choice tiers tiered renewed plan plans epoch claims needy groups
+        ranking grouped everyone choice tiers tiered renewed plan plans epoch claims needy groups
         sampled milestones registry listing listed listed_milestones listed_registry
         serial generation sequence
         free_visit free_slot finishes first_poll polls attempts assignments
@@ -212,3 +213,7 @@ class Plans(NamedTuple):
     smaller: Array
     wanted: Array
     shared: Array
+    names: Array
+    """For each job, its id and a slash as bytes; nothing unless devices choose by them."""
+    text: Array
+    """Scratch, for a job's name and a device's."""
