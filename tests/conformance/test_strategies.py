@@ -3,6 +3,7 @@
 Each runs rounds through the real aggregator and blob store, and is compared with whole-model arithmetic in float64.
 """
 
+import math
 from collections.abc import Mapping
 from typing import cast
 
@@ -21,6 +22,7 @@ from vennue.updates.fold import Fold, Term
 from vennue.updates.plan import RoundPlan
 from vennue.updates.strategies import (
     Block,
+    FedAvg,
     Robust,
     Share,
     Strategy,
@@ -375,6 +377,40 @@ class WrongCombination(Robust):
 def test_a_strategy_that_returns_another_shape_is_refused(wrong, blobs, run_round):
     with pytest.raises(InvalidModel, match="wrong returned another shape"):
         run_round(wrong, blobs.put(save(BASE)), ROUNDS[0])
+
+
+@pytest.mark.parametrize("made", [lambda mean: mean + 1j, lambda mean: mean.astype(str)])
+def test_a_strategy_that_returns_what_are_no_real_numbers_is_refused(made, blobs, run_round):
+    class Wrong(Strategy):
+        name = "wrong"
+
+        def step(self, block, memory):
+            return made(block.mean)
+
+    with pytest.raises(InvalidModel, match="wrong returned what are no real numbers"):
+        run_round(Wrong(), blobs.put(save(BASE)), ROUNDS[0])
+
+
+def fails(*_: object) -> None:
+    raise ValueError("my own fault")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"__init__": fails}, "fails: ValueError.'my own fault'"),
+        ({"slots": fails}, "fails: ValueError.'my own fault'"),
+        ({"device_config": fails}, "fails: ValueError.'my own fault'"),
+        ({"slots": lambda _: {"m": math.nan}}, "no finite number"),
+        ({"slots": lambda _: {"m": "0"}}, "no finite number"),
+        ({"slots": lambda _: ["m"]}, "fails: AttributeError"),
+    ],
+)
+def test_a_strategy_that_fails_before_any_round_is_refused_with_its_job(wrong, message, monkeypatch):
+    monkeypatch.setitem(registry.STRATEGIES.registered, "wrong", type("Wrong", (FedAvg,), {"name": "wrong", **wrong}))
+    with pytest.raises(InvalidInput, match=message) as refusal:
+        strategy("wrong")
+    assert refusal.value.field == "strategy"
 
 
 @pytest.mark.parametrize("share", [Share(-1.0, 1.0), Share(1.0, 0.0), Share(np.nan, 1.0), Share(1e10, 1.0)])

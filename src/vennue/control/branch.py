@@ -205,6 +205,9 @@ class Branch:
                     self.abandon(error)
                 except VennueError as error:
                     await self._give_up(units, error)
+                except Exception as error:  # a strategy of somebody's own may raise anything
+                    log.exception("the sum of reports of %s failed", self.view.attempt)
+                    await self._give_up(units, Unavailable(f"their sum failed: {error!r}"))
         finally:
             self.sending = None
             self.busy_at = asyncio.get_running_loop().time()

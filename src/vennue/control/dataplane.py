@@ -20,7 +20,7 @@ from vennue.control.answers import Answers
 from vennue.control.distribution import Distribution
 from vennue.control.models import Models
 from vennue.control.uploads import Uploads
-from vennue.core.errors import InvalidInput, InvalidModel, NotFound, Overloaded, StorageError, TooLate
+from vennue.core.errors import InvalidInput, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
 from vennue.updates.aggregator import Aggregate, RoundAggregator
@@ -439,8 +439,9 @@ class DataPlane:
             while entry.to_fold and self._open.get(entry.attempt) is entry:
                 waiting, entry.to_fold = entry.to_fold, {}
                 await self.uploads.in_thread(entry.aggregator.fold, *waiting, staleness=waiting)
-        except (InvalidModel, NotFound, StorageError):
+        except Exception as error:  # noqa: BLE001 - a strategy of somebody's own may raise anything
             # The attempt was closed meanwhile; or its strategy or the disk fails, which the commit will find.
+            log.debug("reports of %s wait for their aggregate: %s", entry.attempt, error)
             entry.to_fold.clear()
         finally:
             entry.folding = None

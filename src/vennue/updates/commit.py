@@ -137,6 +137,13 @@ class _Slot:
 def _stepped(strategy: Strategy, block: Block, memory: Mapping[str, Array]) -> Array:
     with np.errstate(all="ignore"):  # what is not finite is refused below, and fails this job only
         values = np.asarray(strategy.step(block, memory), order="C")
+    if values.dtype.kind not in "fiub":
+        raise InvalidModel(
+            f"the strategy {strategy.name} returned what are no real numbers",
+            field="strategy",
+            value=str(values.dtype),
+            limit=str(block.base.dtype),
+        )
     if values.shape != block.base.shape:
         raise InvalidModel(
             f"the strategy {strategy.name} returned another shape",

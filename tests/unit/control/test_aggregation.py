@@ -1,7 +1,9 @@
 """From a job's spec to the next model: strategies and their memory, asynchronous rounds, codecs, receipts that stay."""
 
 import asyncio
+import gc
 import shutil
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from vennue.core.job import JobSpec
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
 from vennue.tensors.model import save
 from vennue.updates.aggregator import RoundAggregator
-from vennue.updates.strategies import FedAvg, registry
+from vennue.updates.strategies import FedAvg, Share, registry
 from vennue.updates.tombstones import Tombstones
 
 CHANGE = {CONTENT_KEY: "change"}
@@ -67,6 +69,25 @@ async def test_a_model_of_another_form_begins_without_memory(rig):
     other = rig.blobs.put(update(0.0, size=3))
     view = await run_round(rig, job, 2, other, update(1.0, size=3))
     assert rig.numbers(view.result) == [1.0, 1.0, 1.0]
+
+
+async def test_a_strategy_that_raises_costs_its_round_an_attempt_and_leaves_nothing_unheard(rig, monkeypatch):
+    def raises(*_: object) -> Share:
+        raise KeyError("loss")
+
+    unheard: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    with monkeypatch.context() as patched:
+        patched.setattr(FedAvg, "share", raises)
+        await rig.report(rig.task("d1"), 1.0)
+        await until(lambda: rig.coordinator.pool.jobs[job].attempt.number == 2)
+    await rig.coordinator.settled()
+    await rig.report(rig.task("d2"), 3.0)
+    assert rig.numbers((await rig.coordinator.round(job, 1, wait_s=20)).result) == [3.0, 3.0]
+    gc.collect()
+    assert unheard == []
 
 
 async def test_a_median_is_taken_over_the_reports_themselves(rig):

@@ -24,6 +24,7 @@ from vennue.core.errors import (
 from vennue.core.ids import AssignmentId, attempt_of
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
 from vennue.updates.spool import Spool
+from vennue.updates.strategies import FedAvg, Share
 
 
 @pytest.fixture
@@ -582,6 +583,19 @@ async def test_what_the_upstream_has_against_the_leaf_itself_is_no_fault_of_the_
         await leaf.report(tasks[0], 7.0)
     assert files(leaf) == []
     await rig.report(tasks[0], 7.0)
+    assert await result(rig, job) == 7.0
+
+
+async def test_a_strategy_that_raises_at_a_leaf_keeps_no_device_waiting(rig, leaf, monkeypatch):
+    def raises(*_: object) -> Share:
+        raise KeyError("loss")
+
+    job, tasks = await round_of(rig, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(FedAvg, "share", raises)
+        with pytest.raises(Unavailable, match="could not have the report counted: their sum failed: KeyError"):
+            await leaf.report(tasks[0], 7.0)
+    await leaf.report(tasks[0], 7.0)
     assert await result(rig, job) == 7.0
 
 

@@ -120,13 +120,13 @@ class Strategy(ABC):
 
 def check_positive(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number above 0."""
-    if not (_is_number(value) and value > 0):
+    if not (is_number(value) and value > 0):
         raise InvalidInput("it must be a finite number above 0", field=f"strategy.{option}", value=value, limit=0)
 
 
 def check_fraction(option: str, value: float, *, below: float = 1.0) -> None:
     """``InvalidInput`` unless an option is a number from 0 to below a bound."""
-    if not (_is_number(value) and 0 <= value < below):
+    if not (is_number(value) and 0 <= value < below):
         raise InvalidInput(
             f"it must be from 0 to below {below:g}", field=f"strategy.{option}", value=value, limit=below
         )
@@ -134,7 +134,7 @@ def check_fraction(option: str, value: float, *, below: float = 1.0) -> None:
 
 def check_not_negative(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number from 0."""
-    if not (_is_number(value) and value >= 0):
+    if not (is_number(value) and value >= 0):
         raise InvalidInput("it must be a finite number from 0", field=f"strategy.{option}", value=value, limit=0)
 
 
@@ -146,5 +146,6 @@ def check_count(option: str, value: object, *, least: int) -> None:
         )
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a value is a finite number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

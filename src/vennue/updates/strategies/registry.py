@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from vennue.core.errors import InvalidInput, did_you_mean
+from vennue.core.errors import InvalidInput, VennueError, did_you_mean
 from vennue.core.job import Setting
 from vennue.extensions import Extensions
 from vennue.updates.strategies.adaptive import FedAdagrad, FedAdam, FedYogi
-from vennue.updates.strategies.base import Strategy
+from vennue.updates.strategies.base import Strategy, is_number
 from vennue.updates.strategies.clipping import NormClipping
 from vennue.updates.strategies.fedavg import FedAvg, FedProx
 from vennue.updates.strategies.fedavgm import FedAvgM
@@ -41,8 +41,8 @@ def strategy(name: str, options: Mapping[str, Setting] | None = None) -> Strateg
     """The strategy of that name, with options.
 
     Raises:
-        InvalidInput: no such strategy or option, an option out of range, or the distribution that installed it does
-            not import.
+        InvalidInput: no such strategy or option, an option out of range, the distribution that installed it does not
+            import, or one of somebody's own fails at once.
     """
     kind: Callable[..., Strategy] = STRATEGIES.find(name)
     known = list(inspect.signature(kind).parameters)
@@ -54,4 +54,22 @@ def strategy(name: str, options: Mapping[str, Setting] | None = None) -> Strateg
                 limit=known,
                 fix=did_you_mean(option, known, "its options are " + ", ".join(known) if known else "it has none"),
             )
-    return kind(**(options or {}))
+    try:
+        made = kind(**(options or {}))
+        remembered = made.slots()
+        made.device_config()
+        wrong = {slot: first for slot, first in remembered.items() if not is_number(first)}
+    except VennueError:
+        raise
+    except Exception as error:  # somebody's own may raise anything
+        raise InvalidInput(
+            f"the strategy {name} fails: {error!r}", field="strategy", value=name, fix="repair it, or choose another"
+        ) from error
+    if wrong:
+        raise InvalidInput(
+            f"the strategy {name} remembers what is no finite number at first",
+            field="strategy",
+            value=str(wrong)[:200],
+            fix="have slots() give each slot's first value",
+        )
+    return made
