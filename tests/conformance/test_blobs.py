@@ -50,6 +50,39 @@ def test_an_empty_blob_is_a_blob(store):
     assert read(store, digest) == b""
 
 
+def test_what_this_process_has_stored_is_known_to_be_right_until_it_is_removed(store):
+    store.put(DATA)
+    assert store.is_verified(DIGEST)
+    assert store.verify(DIGEST) is None
+    store.delete(DIGEST)
+    assert not store.is_verified(DIGEST)
+    with pytest.raises(NotFound):
+        store.verify(DIGEST)
+
+
+def test_what_an_earlier_process_has_stored_is_read_once_to_be_known(make_store):
+    make_store().put(DATA)
+    again = make_store()
+    assert not again.is_verified(DIGEST)
+    assert again.verify(DIGEST) is None
+    assert again.is_verified(DIGEST)
+
+
+@pytest.mark.parametrize("damage", [DATA[:-1], DATA[:-1] + b"x", b""])
+def test_a_blob_that_was_damaged_is_put_aside_and_can_be_stored_anew(make_store, damage):
+    store = make_store()
+    store.put(DATA)
+    store.path(DIGEST).write_bytes(damage)
+    again = make_store()
+    aside = again.verify(DIGEST)
+    assert aside is not None
+    assert aside.read_bytes() == damage
+    assert (again.exists(DIGEST), again.used_bytes, list(again.list())) == (False, 0, [])
+    assert again.put(DATA) == DIGEST
+    assert read(again, DIGEST) == DATA
+    assert make_store().used_bytes == len(DATA)
+
+
 def test_a_blob_is_written_in_chunks_of_any_size(store):
     with store.create() as writer:
         for start, stop in [(0, 0), (0, 1), (1, 1000), (1000, 2560)]:

@@ -1,6 +1,7 @@
 """Models that owners upload: stored as they arrive, and checked before a round begins with one."""
 
 import functools
+import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Final
@@ -10,6 +11,8 @@ from vennue.core.errors import InvalidModel, NotFound
 from vennue.core.ids import Digest
 from vennue.tensors.model import check_model
 from vennue.updates.blobs import BlobStore, BlobWriter
+
+log = logging.getLogger("vennue.control")
 
 REMEMBERED: Final = 1024
 """Models of which it is known that they can be trained."""
@@ -29,7 +32,7 @@ class Models:
         self._checked: OrderedDict[Digest, None] = OrderedDict()
 
     async def check(self, digest: Digest) -> None:
-        """Check that a model can be trained: it is there, well-formed, finite, and has numbers to learn.
+        """Check that a model can be trained: it is there, undamaged, well-formed, finite, and has numbers to learn.
 
         Raises:
             NotFound: there is no such blob.
@@ -39,12 +42,19 @@ class Models:
             if self._blobs.touch(digest):
                 return
             del self._checked[digest]
+        damaged = None
         try:
             self._blobs.touch(digest)  # it is about to be needed: no garbage
+            damaged = await self._uploads.in_thread(self._blobs.verify, digest)
+            if damaged is not None:
+                log.error("model %s was damaged on the disk, and is put aside: %s", digest, damaged)
             layout = await self._uploads.in_thread(lambda: check_model(self._blobs.path(digest)))
         except NotFound:
             raise NotFound(
-                "there is no such model", field="model", value=digest, fix=f"upload it first: PUT /v1/blobs/{digest}"
+                "there is no such model" if damaged is None else "the model was damaged on the disk",
+                field="model",
+                value=digest,
+                fix=f"upload it first: PUT /v1/blobs/{digest}",
             ) from None
         except InvalidModel as error:
             error.field = "model" if error.field is None else f"model.{error.field}"

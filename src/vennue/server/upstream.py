@@ -139,7 +139,7 @@ class HttpUpstream:
 
     async def fetch(self, digest: Digest) -> None:
         """``GET /v1/blobs/{sha256}``, unless the model is here; once, however many ask for it at the same time."""
-        if self.cache.use(digest):
+        if self.cache.use(digest) and self.cache.blobs.is_verified(digest):
             return
         fetching = self._fetching.get(digest)
         if fetching is None:
@@ -197,6 +197,12 @@ class HttpUpstream:
         return response
 
     async def _fetch(self, digest: Digest) -> None:
+        if self.cache.blobs.exists(digest):  # an earlier process has fetched it
+            damaged = await asyncio.to_thread(self.cache.blobs.verify, digest)
+            if damaged is None:
+                return
+            log.error("model %s was damaged on the disk, and is fetched anew", digest)
+            await asyncio.to_thread(damaged.unlink)
         writer = await asyncio.to_thread(self.cache.blobs.resume, digest)
         try:
             while True:

@@ -85,6 +85,20 @@ class DirectoryBlobs:
     def touch(self, digest: Digest) -> bool:
         return self._files.touch(digest)
 
+    def is_verified(self, digest: Digest) -> bool:
+        return digest in self._files.verified
+
+    def verify(self, digest: Digest) -> Path | None:
+        path = self.path(digest)
+        if self.is_verified(digest):
+            return None
+        with storage_errors("read the blob", path), path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != digest:
+            return self._files.put_aside(path)
+        self._files.verified.add(digest)
+        return None
+
     def size(self, digest: Digest) -> int:
         return self.path(digest).stat().st_size
 
@@ -234,6 +248,8 @@ class _Files:
         self._lock = threading.Lock()
         self._writing: set[Path] = set()
         self._hashes: OrderedDict[Path, tuple[int, Any]] = OrderedDict()
+        self.verified: set[str] = set()
+        """The blobs whose bytes are known to be right."""
         self.used_bytes = sum(path.stat().st_size for path in [*self.blobs(), *self.incoming()])
 
     def place(self, digest: Digest) -> Path:
@@ -334,6 +350,7 @@ class _Files:
                 if place.exists():  # another upload of the same bytes was faster
                     return False
                 path.rename(place)
+                self.verified.add(digest)
             if self._durable:
                 sync_directory(place.parent)
                 sync_directory(self._root)
@@ -360,8 +377,18 @@ class _Files:
                 path.unlink()
             except FileNotFoundError:
                 return 0
+            self.verified.discard(path.name)
             self.used_bytes -= status.st_size
             return status.st_size
+
+    def put_aside(self, path: Path) -> Path:
+        """Take a damaged blob out of the store; where it is now."""
+        aside = make_directory(self._root / "damaged") / path.name
+        with self._lock, storage_errors("put a damaged blob aside", path):
+            size_bytes = path.stat().st_size
+            path.rename(aside)
+            self.used_bytes -= size_bytes
+        return aside
 
 
 def _part(expected: Digest, owner: str) -> str:

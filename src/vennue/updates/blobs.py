@@ -124,6 +124,21 @@ class BlobStore(Protocol):
         """Whether the blob is there; if so, its grace before garbage collection begins anew."""
         ...
 
+    def is_verified(self, digest: Digest) -> bool:
+        """Whether this process has seen all of a blob's bytes, and that they are what its name says."""
+        ...
+
+    def verify(self, digest: Digest) -> Path | None:
+        """Make sure that a blob is what its name says, which takes a pass over it unless that is known.
+
+        Returns:
+            None; or where a blob is now that was damaged since it was stored: put aside, so that it can be stored anew.
+
+        Raises:
+            NotFound: there is no such blob.
+        """
+        ...
+
     def size(self, digest: Digest) -> int:
         """The blob's size in bytes; ``NotFound``."""
         ...

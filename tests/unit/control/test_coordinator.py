@@ -159,6 +159,21 @@ async def test_a_round_on_a_model_that_is_not_there_is_refused_with_the_fix(rig)
     assert (await rig.coordinator.job(job)).open_round is None
 
 
+async def test_a_round_on_a_model_that_was_damaged_is_refused_until_it_is_uploaded_again(tmp_path, caplog):
+    async with rig_at(tmp_path) as rig:
+        job, digest = await rig.job(), rig.model(1.0)
+        path = rig.blobs.path(digest)
+        sound = path.read_bytes()
+    path.write_bytes(sound[:-1] + b"\x41")
+    async with rig_at(tmp_path) as rig:
+        with pytest.raises(NotFound, match="damaged on the disk") as refusal:
+            await rig.coordinator.open_round(job, 1, digest, {})
+        assert "PUT" in (refusal.value.fix or "")
+        assert "is put aside" in caplog.text
+        assert rig.blobs.put(sound) == digest
+        await rig.coordinator.open_round(job, 1, digest, {})
+
+
 async def test_a_round_on_a_blob_that_is_no_model_is_refused(rig):
     job = await rig.job()
     blob = rig.blobs.put(b"not a model")

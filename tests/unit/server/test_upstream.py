@@ -1,13 +1,14 @@
 """What a leaf knows of its root before it has anything to send, and after something went wrong."""
 
 import asyncio
+import hashlib
 
 import httpx
 import pytest
 
 from tests.unit.server.test_app import Exchange
 from vennue.core.errors import NotFound
-from vennue.core.ids import AttemptId
+from vennue.core.ids import AttemptId, Digest
 from vennue.server import upstream
 from vennue.server.http import Request, StallWatch
 from vennue.server.upstream import HttpUpstream
@@ -83,6 +84,22 @@ async def test_a_root_that_does_not_answer_is_trouble(root, up, monkeypatch):
     monkeypatch.setattr(upstream, "CHECK_S", 0.01)
     root.answer = None
     assert await up.trouble() == "http://root does not answer"
+
+
+async def test_a_model_that_was_damaged_in_the_cache_is_fetched_anew(root, tmp_path):
+    data = b"a model"
+    digest = Digest(hashlib.sha256(data).hexdigest())
+    DirectoryBlobs(tmp_path).put(data)
+    DirectoryBlobs(tmp_path).path(digest).write_bytes(b"a modem")
+    root.answer = httpx.Response(200, content=data)
+    cache = BlobCache(DirectoryBlobs(tmp_path))
+    up = HttpUpstream("http://root", "a secret of leaves", cache, transport=root)
+    await up.fetch(digest)
+    await up.fetch(digest)
+    assert cache.blobs.path(digest).read_bytes() == data
+    assert root.asked == 1
+    assert not list(tmp_path.glob("damaged/*"))
+    await up.close()
 
 
 # As granian gives it: a leaf's client has written the unusual characters with percent signs.
