@@ -72,8 +72,8 @@ def test_no_eligible_device_is_turned_away_while_a_request_needs_it(name: str, r
             excused = not policy.work_conserving or any(offer.tier is not None for offer in plan.offers(signature))
             bound = table.bind(DeviceId("d"), signature, seen.now, draw=rng.random(), response_s=rng.expovariate(0.02))
             assert bound is not None if covered and not excused else bound is None or covered
-            for r in seen.requests:  # the next region meets the same world
-                r.live.pop(bound.id if bound else "", None)
+            if bound is not None:  # the next region meets the same world
+                del bound.request.live[bound.id]
 
 
 @every_policy
