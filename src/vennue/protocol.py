@@ -10,10 +10,10 @@ from typing import Literal
 import msgspec
 
 from vennue.core.ids import AssignmentId, AttemptId, Digest, JobId
-from vennue.core.job import PLAIN, JobSpec
+from vennue.core.job import PLAIN, JobSpec, Setting
 from vennue.core.tenant import Quota
 
-AttributeValue = bool | int | float | str | list[str]
+AttributeValue = Setting | list[str]
 
 # -- headers ---------------------------------------------------------------------------------------------------------
 
@@ -70,7 +70,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The lease: seconds until the device is presumed lost."""
     private_requirement: str | None = None
     """When present, the device evaluates it and answers with accept or decline first."""
-    config: dict[str, bool | int | float | str] = {}
+    config: dict[str, Setting] = {}
     """The owner's settings for this round (learning rate, local epochs)."""
     codecs: tuple[str, ...] = PLAIN
     """How the update may travel, the preferred way first: see `vennue.tensors.codecs`."""
@@ -177,7 +177,7 @@ class Managed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     model: str
     """The blob that the first round starts from."""
-    config: dict[str, bool | int | float | str] = {}
+    config: dict[str, Setting] = {}
     """Settings for the devices, the same in every round."""
     target: Target | None = None
     """The job completes when an evaluation finds it reached. Otherwise after its declared rounds."""
@@ -206,7 +206,7 @@ class RoundRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     round: int
     model: str
-    config: dict[str, bool | int | float | str] = {}
+    config: dict[str, Setting] = {}
 
 
 class Reason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -247,7 +247,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
     field: str
     """Of the job's spec."""
-    value: bool | int | float | str
+    value: Setting
     text: str
     supply_per_s: float
     """Eligible check-ins per second it would have, over the last day."""
@@ -489,7 +489,7 @@ class PolicyRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """``PUT /v1/policy``: change the policy, for good; no job is lost."""
 
     policy: str
-    parameters: dict[str, bool | int | float | str] = {}
+    parameters: dict[str, Setting] = {}
 
 
 class KindSupply(msgspec.Struct, frozen=True, kw_only=True):
@@ -518,7 +518,7 @@ class PoolSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
     taken_at: float
     policy: str
-    parameters: dict[str, bool | int | float | str]
+    parameters: dict[str, Setting]
     supply: list[KindSupply]
     jobs: list[JobLoad]
     """In the order of their arrival."""
