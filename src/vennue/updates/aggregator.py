@@ -18,13 +18,14 @@ After a crash, constructing the aggregator again brings back every finished upda
 stored sum or by itself.
 """
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from vennue.core.errors import Conflict, NotFound, TooLarge, TooLate
+from vennue.core.errors import Conflict, InvalidUpdate, NotFound, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
@@ -32,12 +33,15 @@ from vennue.updates.blobs import BlobStore, check_digest
 from vennue.updates.commit import Reported, commit_model
 from vennue.updates.intake import Announcement, PartialSink, Rules, UpdateSink
 from vennue.updates.plan import RoundPlan
-from vennue.updates.running import RunningSum, Unit
+from vennue.updates.running import RunningSum, Unit, weight_of
 from vennue.updates.spares import Spares
 from vennue.updates.spool import Record, Spool
-from vennue.updates.strategies import Robust
+from vennue.updates.strategies import Robust, Strategy
 from vennue.updates.sums import MetricSums, Partial, Receipt
 from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
+
+WEIGHT_TOLERANCE: Final = 1e-6
+"""How far the weight of a sum may be from that of its reports, relatively: they were added in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +213,7 @@ class RoundAggregator:
         Raises:
             TooLate: the attempt takes no more updates.
             Conflict: an assignment in it is of another attempt, or the round cannot use sums.
+            InvalidUpdate: it weighs another sum than its reports do together.
             StorageError: the spool cannot be written.
         """
         self._check_own(partial.receipts)
@@ -216,6 +221,7 @@ class RoundAggregator:
             raise Conflict(
                 "this round needs every update by itself", field="partial", value=partial.id, fix="pass updates on"
             )
+        self._check_weight(partial)
         with self._lock:
             self._check_open()
             writer = self._spool.begin(max_bytes=self._rules.max_partial_bytes)
@@ -503,6 +509,22 @@ class RoundAggregator:
                 raise Conflict(
                     "the assignment is of another attempt", field="assignment", value=assignment, limit=self.attempt
                 )
+
+    def _check_weight(self, partial: Partial) -> None:
+        """Where the strategy leaves updates their own weights, a sum has the weight of those in it."""
+        if type(self._plan.strategy).share is not Strategy.share:
+            return
+        weight = weight_of(partial.receipts.values(), self._plan.weighting)
+        totals = partial.totals
+        is_right = math.isclose(totals.weight, weight, rel_tol=WEIGHT_TOLERANCE)
+        if not is_right or totals.models > weight * (1 + WEIGHT_TOLERANCE):
+            raise InvalidUpdate(
+                "it does not weigh what its reports do together",
+                field="weight",
+                value=totals.weight,
+                limit=weight,
+                fix="sum up by the round's own weighting, with the same version of this program",
+            )
 
     def _check_open(self) -> None:
         if not self._is_open:

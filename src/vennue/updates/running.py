@@ -5,7 +5,7 @@ is one fold, made when it is first needed; one thread at a time works with it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -62,12 +62,17 @@ class Unit:
 
     def weight(self, weighting: Weighting) -> float:
         """What its updates weigh."""
-        return float(len(self.receipts)) if weighting == "uniform" else sum(r.weight for r in self.receipts.values())
+        return weight_of(self.receipts.values(), weighting)
 
     def mapped(self, known: ModelLayout | None) -> MappedModel:
         """Its numbers."""
         record = self.record
         return MappedModel(record.path, size_bytes=record.body_bytes, known=known, error=InvalidUpdate)
+
+
+def weight_of(receipts: Collection[Receipt], weighting: Weighting) -> float:
+    """What some updates weigh together."""
+    return float(len(receipts)) if weighting == "uniform" else sum(receipt.weight for receipt in receipts)
 
 
 class RunningSum:

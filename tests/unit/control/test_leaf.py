@@ -518,7 +518,7 @@ async def test_a_stop_while_the_root_is_away_tells_devices_to_ask_again_and_keep
 
 
 async def test_a_spool_that_cannot_be_removed_stops_neither_the_leaf_s_end_nor_a_round_s(rig, tmp_path, monkeypatch):
-    def read_only(*_):
+    def read_only(*_, **__):
         raise StorageError("cannot remove the spool: read-only file system", field="path")
 
     async with leaf_under(rig, tmp_path / "leaf") as leaf:

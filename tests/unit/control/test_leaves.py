@@ -401,6 +401,23 @@ async def test_a_weight_that_cannot_be_right_is_refused(rig, weight):
         await send(rig, "p1", *tasks, about=manifest(*tasks, weight=weight))
 
 
+@pytest.mark.parametrize("weight", [1.0, 4.0, 1e308])
+async def test_a_sum_that_does_not_weigh_what_its_reports_do_is_refused(rig, weight):
+    job, tasks = await started(rig)
+    about = msgspec.structs.replace(manifest(*tasks), weight=weight, metrics={})
+    with pytest.raises(InvalidUpdate, match="do together") as refusal:
+        await send(rig, "p1", *tasks, about=about)
+    assert refusal.value.field == "weight"
+    assert (await send(rig, "p2", *tasks)).counted
+    assert (await rig.coordinator.round(job, 1, wait_s=20)).reported == 3
+
+
+async def test_a_sum_with_more_models_in_it_than_it_weighs_is_refused(rig):
+    _, tasks = await started(rig)
+    with pytest.raises(InvalidUpdate, match="do together"):
+        await send(rig, "p1", *tasks, about=msgspec.structs.replace(manifest(*tasks), models=1e6))
+
+
 async def test_a_report_named_twice_and_an_empty_sum_are_refused(rig):
     _, tasks = await started(rig)
     with pytest.raises(InvalidUpdate, match="name each of its updates, once"):
