@@ -138,6 +138,8 @@ def test_head_tells_the_size_without_the_body(client, blob):
         ("10000-", 10_000, 10_240),
         ("-3", 10_237, 10_240),
         ("10239-99999", 10_239, 10_240),
+        ("0000000000000000000000005-9", 5, 10),
+        ("10239-99999999999999999999999", 10_239, 10_240),
     ],
 )
 def test_a_range_is_answered_with_exactly_its_bytes(client, blob, wanted, start, stop):

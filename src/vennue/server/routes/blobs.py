@@ -226,13 +226,13 @@ def _span(header: str, size: int, digest: Digest) -> tuple[int, int] | None:
     match = _RANGE.fullmatch(header.replace(" ", ""))
     if match is None:  # another unit, several ranges or nonsense: RFC 9110 allows to send everything
         return None
-    first, last = match["first"][:20], match["last"][:20]
-    if first:
-        start, stop = int(first), min(int(last) + 1, size) if last else size
-        if last and int(last) < start:
+    first, last = _position(match["first"]), _position(match["last"])
+    if first is not None:
+        start, stop = first, size if last is None else min(last + 1, size)
+        if last is not None and last < start:
             return None
-    elif last:
-        start, stop = max(0, size - int(last)), size
+    elif last is not None:
+        start, stop = max(0, size - last), size
     else:
         return None
     if start >= stop:
@@ -245,3 +245,8 @@ def _span(header: str, size: int, digest: Digest) -> tuple[int, int] | None:
             limit=size,
         )
     return start, stop
+
+
+def _position(digits: str) -> int | None:
+    """A position in a ``Range`` header; None where there is none. Behind all blobs, how far does not matter."""
+    return int(digits.lstrip("0")[:20] or "0") if digits else None
