@@ -21,9 +21,15 @@ OWN = ("own_job.py", "own_device.py", "own_policy.py")
 @contextmanager
 def program(path: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """A Python program that runs, until the end of the block at the latest."""
+    with python(path.parent, str(path), *arguments, **variables) as running:
+        yield running
+
+
+@contextmanager
+def python(folder: Path, *arguments: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     environment = os.environ | {"PYTHONUNBUFFERED": "1"} | variables
     with subprocess.Popen(
-        [sys.executable, path, *arguments], cwd=path.parent, env=environment, stdout=subprocess.PIPE, text=True
+        [sys.executable, *arguments], cwd=folder, env=environment, stdout=subprocess.PIPE, text=True
     ) as running:
         try:
             yield running
@@ -32,10 +38,15 @@ def program(path: Path, *arguments: str, **variables: str) -> Iterator[subproces
 
 
 @contextmanager
-def server(policy_program: Path, folder: Path) -> Iterator[str]:
-    """The address of the server that a policy's program runs."""
-    variables = {"VENNUE_PORT": "0", "VENNUE_DATA_DIR": str(folder / "data")}
-    with program(policy_program, **variables) as running:
+def server(policy_file: Path, folder: Path) -> Iterator[str]:
+    """The address of a server that follows the README's policy."""
+    variables = {
+        "VENNUE_PORT": "0",
+        "VENNUE_DATA_DIR": str(folder / "data"),
+        "VENNUE_POLICY_FILES": json.dumps([str(policy_file)]),
+        "VENNUE_POLICY": "longest-wait",
+    }
+    with python(folder, "-m", "vennue.server", **variables) as running:
         assert running.stdout is not None
         yield running.stdout.readline().strip()
 
