@@ -90,12 +90,12 @@ def seconds_per_call(
     *,
     calls: int = 1,
     repeats: int = 5,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.process_time,
 ) -> float:
     """The best mean duration of ``function`` over ``repeats`` runs of ``calls`` calls, after one run to warm up.
 
-    The best is the run that other processes disturbed least. Garbage is collected before each run, not during it.
-    With ``time.process_time`` as the clock, others take no part at all, beyond what they push out of the caches.
+    In processor time, unless ``clock`` is another: so other processes take no part, beyond what they push out of the
+    caches. The best run is the one that they disturbed least. Garbage is collected before each run, not during it.
     """
     best = float("inf")
     for repeat in range(repeats + 1):
