@@ -207,6 +207,12 @@ def test_two_uploads_of_one_digest_do_not_mix(store):
         assert again.commit() == DIGEST
 
 
+def test_an_upload_of_which_nothing_came_leaves_nothing(store, tmp_path):
+    with store.resume(DIGEST, owner="one") as upload:
+        upload.suspend()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
 def test_uploads_of_one_digest_by_several_owners_do_not_meet(store):
     with store.resume(DIGEST, owner="one") as one, store.resume(DIGEST, owner="two") as two:
         one.write(DATA[:10])

@@ -8,6 +8,7 @@ whoever names a model touches it first, so what is about to be needed is never r
 
 import asyncio
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -23,7 +24,8 @@ from vennue.state.ledger import CommitRecord
 log = logging.getLogger("vennue.control")
 
 HURRIED_GRACE_S: Final = 300.0
-"""When the quota is nearly used up, what was not touched for so long is removed."""
+"""When the quota is nearly used up, what was not touched for so long is removed, unfinished uploads as well: a device
+may begin one for every task that it is given, and give the task back."""
 NEARLY: Final = 0.9
 LOOK_S: Final = 5.0
 """How often it is looked whether the quota is nearly used up."""
@@ -94,11 +96,12 @@ class Keeper:
             commits = await coordinator.latest_commits(keeping.rounds)
             # From here to the set of digests nothing is awaited, so that no round is opened in between.
             needed = frozenset(needed_models(coordinator.pool.jobs, commits, coordinator.managed.all()))
-            grace_s = min(keeping.grace_s, HURRIED_GRACE_S) if hurried else keeping.grace_s
+            at_most_s = HURRIED_GRACE_S if hurried else math.inf
+            grace_s, upload_grace_s = min(keeping.grace_s, at_most_s), min(keeping.upload_grace_s, at_most_s)
             data = coordinator.data
 
             def collect() -> int:
-                freed = data.blobs.gc(needed, grace_s=grace_s, parts_grace_s=keeping.upload_grace_s)
+                freed = data.blobs.gc(needed, grace_s=grace_s, parts_grace_s=upload_grace_s)
                 data.distribution.prune()
                 return freed
 

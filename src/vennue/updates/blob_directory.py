@@ -214,7 +214,7 @@ class DirectoryWriter:
     def suspend(self) -> None:
         if self._is_open and self._resumable:
             self._files.remember(self._path, self._offset, self._hash)
-        self._close(keep=self._resumable)
+        self._close(keep=self._resumable and self._offset > 0)
 
     def abort(self) -> None:
         self._close(keep=False)

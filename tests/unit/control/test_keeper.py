@@ -148,6 +148,19 @@ async def test_when_space_is_short_the_grace_is_too(rig, keeper):
     assert await keeper.collect(hurried=True) == len(data)
 
 
+async def test_when_space_is_short_uploads_that_rest_go_as_well(rig, keeper):
+    data, digest = blob("half an upload")
+    with rig.blobs.resume(digest) as upload:
+        upload.write(data)
+        upload.suspend()
+    part = next((rig.blobs.path(rig.model()).parents[1] / "incoming").iterdir())
+    at = part.stat().st_mtime - 600
+    os.utime(part, (at, at))
+    assert await keeper.collect() == 0
+    assert await keeper.collect(hurried=True) == len(data)
+    assert rig.blobs.received(digest) == 0
+
+
 async def test_an_upload_that_nobody_goes_on_with_is_given_up_later_than_models_are(rig, keeper):
     _, digest = blob("half an upload")
     with rig.blobs.resume(digest) as upload:
