@@ -179,6 +179,12 @@ def test_a_blob_at_hand_is_not_sent_again(client, blob, etags):
     assert answer.headers["etag"] == f'"{sha256(data)}"'
 
 
+def test_a_blob_at_hand_is_not_said_to_be_empty(client, blob):
+    path, data = blob
+    answer = client.head(path, headers={"if-none-match": f'"{sha256(data)}"'})
+    assert (answer.status_code, answer.headers.get("content-length")) == (304, None)
+
+
 def test_a_blob_that_is_there_is_left_alone(client):
     data = b"twice"
     path = f"/v1/blobs/{sha256(data)}"

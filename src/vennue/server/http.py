@@ -86,7 +86,7 @@ def send(request: "Request", transport: Transport, answer: Answer) -> None:
             transport.response_file_range(answer.status, headers, os.fspath(answer.file), answer.start, answer.stop)
         else:
             transport.response_file(answer.status, headers, os.fspath(answer.file))
-    elif without_body:
+    elif without_body and answer.status != 304:  # which has the length of what it stands for, or none
         transport.response_empty(answer.status, [*headers, ("content-length", str(len(answer.body)))])
     elif answer.body:
         transport.response_bytes(answer.status, headers, answer.body)
