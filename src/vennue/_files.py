@@ -43,6 +43,13 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def free_bytes(path: Path) -> int:
+    """How much this process may still write to the file system of ``path``; ``StorageError`` if that is not there."""
+    with storage_errors("look for free space", path):
+        found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
 def write_all(fd: int, chunk: bytes | bytearray | memoryview) -> None:
     """Write the whole chunk: a single ``write`` may stop short at a signal or at 2 GiB."""
     view = memoryview(chunk).cast("B")

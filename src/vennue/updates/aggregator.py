@@ -25,7 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from vennue.core.errors import Conflict, InvalidUpdate, NotFound, TooLarge, TooLate
+from vennue._files import free_bytes
+from vennue.core.errors import Conflict, InvalidUpdate, NotFound, StorageError, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
@@ -40,6 +41,8 @@ from vennue.updates.strategies import Robust, Strategy
 from vennue.updates.sums import MetricSums, Partial, Receipt
 from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
 
+RESERVED_MODELS: Final = 3
+"""Room for so many models stays: the update that begins, and the sum of all, which may be in float64."""
 WEIGHT_TOLERANCE: Final = 1e-6
 """How far the weight of a sum may be from that of its reports, relatively: they were added in another order."""
 
@@ -184,7 +187,7 @@ class RoundAggregator:
             InvalidUpdate: a weight or a metric that cannot be right, or a metric that the strategy needs is missing.
             InvalidInput: ``sha256`` is no digest.
             TooLarge: ``content_length`` is more than an update of this model can have.
-            StorageError: the spool cannot be written.
+            StorageError: the spool cannot be written, or the disk has room for nothing that comes of the update.
         """
         self._check_own([assignment])
         sha256 = None if sha256 is None else check_digest(sha256)
@@ -201,6 +204,7 @@ class RoundAggregator:
             duplicate = self.receipt(assignment)
             if duplicate is None:
                 self._check_open()
+                self._check_room()
             writer = self._spool.begin(max_bytes=self.max_update_bytes) if duplicate is None else None
             sink = UpdateSink(announced, self._rules, writer, duplicate, self._update_ended)
             if duplicate is None:
@@ -524,6 +528,20 @@ class RoundAggregator:
                 value=totals.weight,
                 limit=weight,
                 fix="sum up by the round's own weighting, with the same version of this program",
+            )
+
+    def _check_room(self) -> None:
+        """Leave the last room on the disk for what the updates come to, or they would lie there to no end."""
+        model_bytes = self._base.layout.total_bytes
+        needed = model_bytes * (RESERVED_MODELS + len(self._plan.strategy.slots()) + len(self._sinks))
+        free = free_bytes(self._spool.directory)
+        if free < needed:
+            raise StorageError(
+                f"cannot spool an update: {free} bytes are free, and {needed} are needed to make anything of it",
+                field="path",
+                value=str(self._spool.directory),
+                limit=needed,
+                fix="free space on this file system",
             )
 
     def _check_open(self) -> None:
