@@ -80,4 +80,4 @@ class Models:
             writer.commit()
             return writer.offset
 
-        return await self._uploads.receive(start, commit, chunks)
+        return await self._uploads.receive(start, commit, chunks, model=True)

@@ -125,7 +125,7 @@ class Parts:
         assert task is not None, "a request is a task"
         here = self._receiving[digest, owner] = task, asyncio.Event()
         try:
-            return await self._uploads.receive(start, finish, chunks, keep=True)
+            return await self._uploads.receive(start, finish, chunks, keep=True, model=not owner)
         except asyncio.CancelledError:
             if task not in self._superseded:
                 raise

@@ -2,7 +2,8 @@
 
 A body is collected into a block and handed to a thread, which writes it; while that lasts, nothing more of the body is
 read, so a disk that is slow slows its senders down. When all blocks together take too much memory, each is written as
-it comes. Whoever finds all places taken is told when to come back, before any of its body is read.
+it comes. Whoever finds all places taken is told when to come back, before any of its body is read; models never take
+more than half of the places, so that who sends them slowly keeps no report out.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ class Uploads:
         """Bodies being received at this moment."""
         self.buffered_bytes = 0
         """How much of them is in memory."""
+        self._models = 0
         self._most = most
         self._buffer_bytes = buffer_bytes
         threads = min(MOST_THREADS, processors() + SPARE_THREADS)
@@ -60,6 +62,7 @@ class Uploads:
         chunks: AsyncIterator[bytes],
         *,
         keep: bool = False,
+        model: bool = False,
     ) -> T:
         """Write a body to a sink, by the block, and finish it; or abort it.
 
@@ -68,12 +71,13 @@ class Uploads:
             finish: what to do with the sink in the end, in a thread.
             chunks: the body.
             keep: whether what came of a body that breaks off is written to the sink before that is aborted.
+            model: whether it is a model, for which anybody may ask; half of the places are for reports alone.
 
         Raises:
             Overloaded: all places are taken.
             Exception: whatever the sink or the body raises.
         """
-        if self.active >= self._most:
+        if self.active >= self._most or (model and self._models >= max(1, self._most // 2)):
             raise Overloaded("too many uploads are under way", limit=self._most, retry_after_s=RETRY_AFTER_S)
         sink: Sink | None = None
 
@@ -91,6 +95,7 @@ class Uploads:
         block: list[bytes] = []
         size_bytes = 0
         self.active += 1
+        self._models += model
         try:
             async for chunk in chunks:
                 block.append(chunk)
@@ -116,6 +121,7 @@ class Uploads:
             raise
         finally:
             self.active -= 1
+            self._models -= model
             self.buffered_bytes -= size_bytes
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

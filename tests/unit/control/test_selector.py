@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.unit.control.rig import DISK_FULL, Clock, Rig, body, rig_at, sha256, until, update
+from vennue.control.parts import Parts
 from vennue.core.errors import (
     Forbidden,
     InvalidInput,
@@ -458,6 +459,33 @@ async def test_more_uploads_than_allowed_at_once_are_told_to_come_back(tmp_path)
         going_on.set()
         await first
         assert not (await rig.report(theirs)).duplicate
+
+
+@pytest.mark.parametrize("in_parts", [False, True])
+async def test_models_that_arrive_slowly_keep_no_report_out(tmp_path, in_parts):
+    async with rig_at(tmp_path, max_uploads=4) as rig:
+        mine, _ = await two_tasks(rig)
+        parts = Parts(rig.blobs, rig.data.uploads)
+
+        async def never():
+            yield b"x"
+            await asyncio.Event().wait()
+
+        def upload(number: int):
+            digest = sha256(bytes([number]))
+            return parts.append(digest, never(), offset=0) if in_parts else rig.data.models.store(digest, never(), 10)
+
+        models = [asyncio.create_task(upload(number)) for number in range(2)]
+        await until(lambda: rig.data.uploads.active == 2)
+        with pytest.raises(Overloaded):
+            await upload(2)
+        assert not (await rig.report(mine)).duplicate
+        for model in models:
+            model.cancel()
+        await asyncio.wait(models)
+        assert rig.data.uploads.active == 0
+        with pytest.raises(InvalidInput):  # there is a place again
+            await rig.data.models.store(sha256(b"a"), body(b"b")(1), 1)
 
 
 async def test_an_upload_that_is_broken_off_by_the_server_s_end_leaves_no_part(tmp_path):
