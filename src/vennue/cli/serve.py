@@ -35,7 +35,7 @@ def serve(
         data_dir: Where jobs, models and reports are kept. [default: vennue-data]
         policy: How devices are shared. [default: venn-sched]
         parameter: A parameter of the policy, NAME=VALUE; may be repeated.
-        policy_file: A Python file that defines a policy of your own; may be repeated.
+        policy_file: A Python file that defines a policy of your own, for --policy to name; may be repeated.
         seed: Of the lottery that random-order uses. [default: 0]
         record: Record check-ins in this folder, for `vennue simulate --replay`: kinds of devices and times, no device.
         role: A leaf takes the reports of devices near it, and passes their sums on to the root. [default: root]

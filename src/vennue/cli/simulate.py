@@ -62,7 +62,7 @@ def simulate(
             resource), or a YAML file.
         policy: Names, separated by commas; the first is what the others are compared with. Parameters follow a name,
             as in venn:tiers=2:epsilon=1.
-        policy_file: A Python file that defines a policy of your own; may be repeated.
+        policy_file: A Python file that defines a policy of your own, for --policy to name; may be repeated.
         seeds: Number of seeds. From two on, there are confidence intervals.
         seed: The first of them.
         preset: What the run assumes: default is how Vennue behaves, faithful how the Venn paper's simulator does.
