@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -112,12 +113,24 @@ def _write(out: Path, name: str, found: Findings) -> None:
             writing.write(content.encode())
 
 
+def _lines(console: Console) -> Callable[[float, str], None]:
+    last = ""
+
+    def told(part: float, what: str) -> None:
+        nonlocal last
+        if what != last:
+            console.print(f"{100 * part:.0f} % done; now {what}", markup=False, soft_wrap=True)
+            last = what
+
+    return told
+
+
 @contextlib.contextmanager
-def _bar() -> Iterator[Callable[[float, str], None] | None]:
-    """A progress bar with an estimate on a terminal's standard error; elsewhere nothing."""
+def _bar() -> Iterator[Callable[[float, str], None]]:
+    """A progress bar with an estimate on a terminal's standard error; elsewhere a line per workload."""
     console = terminal.notes()
     if not console.is_terminal:
-        yield None
+        yield _lines(console)
         return
     columns = (
         SpinnerColumn(),

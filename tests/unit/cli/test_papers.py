@@ -37,6 +37,13 @@ def test_the_table_is_shown_and_written_with_the_figures_and_the_runs(capsys, tm
     assert (tmp_path / "tiny.md").read_text().startswith("### times (divided by 1, 5 seeds)\n\n| policy | JCT, s |\n")
 
 
+def test_where_there_is_no_terminal_a_line_says_which_workload_is_being_run(capsys, tmp_path):
+    run(["papers", "tiny", "-j", "1", "--out", str(tmp_path)])
+    said = [line for line in capsys.readouterr().err.splitlines() if "% done" in line]
+    assert said[0].startswith("0 % done; now ")
+    assert len(said) == len(set(said))
+
+
 def test_json_is_a_record_per_run(capsys, tmp_path):
     run(["papers", "tiny", "-j", "1", "--out", str(tmp_path), "--json"])
     assert [record["policy"] for record in json.loads(capsys.readouterr().out)] == ["fifo", "srsf"]
