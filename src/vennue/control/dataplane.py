@@ -27,7 +27,7 @@ from vennue.updates.aggregator import Aggregate, RoundAggregator
 from vennue.updates.blobs import BlobStore
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
-from vennue.updates.spares import Spares
+from vennue.updates.spares import MAX_BYTES, Spares
 from vennue.updates.sums import Partial, Receipt
 from vennue.updates.variants import Variants
 
@@ -85,6 +85,7 @@ class DataPlane:
         max_uploads: models and reports being received at once.
         durable: whether an acknowledged report survives a power loss, not only a crash of the process.
         variants: other forms of models, for devices that ask for them.
+        spare_bytes: how much of the disk `Spares` may take.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class DataPlane:
         max_uploads: int = 1024,
         durable: bool = False,
         variants: Variants | None = None,
+        spare_bytes: int = MAX_BYTES,
     ) -> None:
         self.blobs = blobs
         self.distribution = Distribution(blobs, variants)
@@ -103,7 +105,7 @@ class DataPlane:
         self.models = Models(blobs, self.uploads)
         self._refused_bytes = 0
         self._spool = spool
-        self._spares = Spares(spool.with_name("spares"))
+        self._spares = Spares(spool.with_name("spares"), max_bytes=spare_bytes)
         self._durable = durable
         self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
         self._open: dict[AttemptId, _Open] = {}

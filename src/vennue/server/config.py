@@ -128,6 +128,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """When models that no job needs are removed."""
     least_free_bytes: int = 64 * 2**20
     """With less room on the disk than this, the server says that it is not ready; 0 for no bound."""
+    spare_bytes: int = GIB
+    """How much of the disk files of past rounds' reports may take, until later ones are written over them, which is
+    faster; 0 removes each with its round."""
     disk_quota_bytes: int | None = None
     """How much of the disk models, and uploads of them, may take; no bound by default."""
     durable_blobs: bool = True
@@ -156,8 +159,9 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )  # fmt: skip
         if self.disk_quota_bytes is not None and self.disk_quota_bytes <= 0:
             raise _bad("disk_quota_bytes", self.disk_quota_bytes, "must be above 0", "leave it out for no quota")
-        if self.least_free_bytes < 0:
-            raise _bad("least_free_bytes", self.least_free_bytes, "must be 0 or more bytes", "0 for no bound")
+        for field, fix in (("least_free_bytes", "0 for no bound"), ("spare_bytes", "0 to keep none")):
+            if getattr(self, field) < 0:
+                raise _bad(field, getattr(self, field), "must be 0 or more bytes", fix)
         for group in ("keep", "limits", "leaf"):
             for name, value in msgspec.structs.asdict(getattr(self, group)).items():
                 if not 0 < value < float("inf"):

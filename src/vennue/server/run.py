@@ -136,7 +136,14 @@ def assemble(
         load_policies(path)
     return Coordinator(
         ledger,
-        DataPlane(blobs, spool, max_uploads=config.limits.uploads, durable=config.durable_reports, variants=variants),
+        DataPlane(
+            blobs,
+            spool,
+            max_uploads=config.limits.uploads,
+            durable=config.durable_reports,
+            variants=variants,
+            spare_bytes=config.spare_bytes,
+        ),
         get_policy(config.policy, **config.parameters),
         policy=config.policy,
         parameters=config.parameters,

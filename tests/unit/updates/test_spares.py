@@ -1,12 +1,15 @@
 """Spare files: written over instead of created, never in the way of what needs the disk."""
 
+import asyncio
 import os
 
+import numpy as np
 import pytest
 
 from vennue.core.errors import StorageError
 from vennue.core.ids import AssignmentId, AttemptId
 from vennue.tensors.model import save
+from vennue.testing import LocalPool
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.spares import Spares
@@ -166,3 +169,17 @@ def test_what_is_being_folded_when_its_attempt_is_closed_is_not_written_over(tmp
     with aggregator._folding:  # somebody folds
         aggregator.close()
     assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize("spare_bytes", [0, 2**30])
+async def test_a_server_keeps_files_of_past_rounds_as_far_as_it_is_told_to(tmp_path, spare_bytes):
+    async with LocalPool(tmp_path, spare_bytes=spare_bytes) as pool, pool.device() as device:
+        async with pool.job(name="job", demand=1, rounds=1) as job:
+            running = asyncio.ensure_future(job.run({"w": np.zeros(2, np.float32)}))
+            async for task in device.tasks(max_tasks=1, duration_s=3600):
+                await task.report(task.model, examples=1)
+            await running
+        async with asyncio.timeout(20):
+            while any(pool.spool.iterdir()):  # noqa: ASYNC110 - there is no event for it
+                await asyncio.sleep(0.01)
+        assert len(list((tmp_path / "spares").iterdir())) == bool(spare_bytes)
