@@ -59,8 +59,8 @@ class Models:
         except InvalidModel as error:
             error.field = "model" if error.field is None else f"model.{error.field}"
             raise
-        if not layout.floating:
-            raise InvalidModel("it has no floating tensor, so there is nothing to learn", field="model", value=digest)
+        if not any(tensor.elements for tensor in layout.floating):
+            raise InvalidModel("it has no floating number, so there is nothing to learn", field="model", value=digest)
         self._checked[digest] = None
         if len(self._checked) > REMEMBERED:
             self._checked.popitem(last=False)

@@ -26,6 +26,7 @@ MAX_HEADER_BYTES: Final = 16 * 2**20
 LENGTH_BYTES: Final = 8
 
 _MAX_RANK: Final = 32
+_MAX_NAME: Final = 1024  # errors and logs name tensors
 _METADATA: Final = "__metadata__"
 
 # In the order in which the safetensors library lays tensors out: the widest first.
@@ -241,8 +242,8 @@ def _unique(pairs: list[tuple[str, Any]], error: type[InvalidInput]) -> dict[str
 
 def _parse_tensor(name: str, entry: object, error: type[InvalidInput]) -> Tensor:
     field = name[:200]
-    if not name.isprintable():  # lone surrogates, too, which no file or log could hold
-        raise error("a tensor's name must be printable text", field="header", value=ascii(field))
+    if len(name) > _MAX_NAME or not name.isprintable():  # lone surrogates, too, which no file or log could hold
+        raise error("a tensor's name must be short printable text", field="header", value=ascii(field), limit=_MAX_NAME)
     if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
         raise error("its entry must be {dtype, shape, data_offsets}", field=field)
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
@@ -256,7 +257,10 @@ def _parse_tensor(name: str, entry: object, error: type[InvalidInput]) -> Tensor
     start, stop = offsets
     size = math.prod(shape) * STORED[dtype].itemsize
     if stop - start != size:
-        raise error(f"shape and dtype need {size} bytes, but it claims {stop - start}", field=field, value=stop - start)
+        needed = size if size < 2**64 else "more"
+        raise error(
+            f"shape and dtype need {needed} bytes, but it claims {stop - start}", field=field, value=stop - start
+        )
     return Tensor(name, dtype, tuple(shape), start, stop)
 
 

@@ -26,6 +26,7 @@ from vennue.core.plan import Plan, PoolView
 from vennue.core.tenant import Quota
 from vennue.policies import registry
 from vennue.state.ledger import SqlLedger
+from vennue.tensors.layout import ModelLayout
 
 SPEC = JobSpec(name="Next word!", demand=2, rounds=1)
 
@@ -179,6 +180,15 @@ async def test_a_round_on_a_blob_that_is_no_model_is_refused(rig):
     blob = rig.blobs.put(b"not a model")
     with pytest.raises(InvalidModel):
         await rig.coordinator.open_round(job, 1, blob, {})
+
+
+@pytest.mark.parametrize("dtype", ["F32", "I64"])
+async def test_a_round_on_a_model_without_numbers_to_learn_is_refused(rig, dtype):
+    job = await rig.job()
+    elements = 0 if dtype == "F32" else 1
+    layout = ModelLayout.of([("w", dtype, (elements,))])
+    with pytest.raises(InvalidModel, match="nothing to learn"):
+        await rig.coordinator.open_round(job, 1, rig.blobs.put(layout.header + bytes(8 * elements)), {})
 
 
 async def test_a_round_that_was_never_opened_is_not_found(rig):

@@ -64,6 +64,7 @@ LIES = {
     "a key twice": b'{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}',
     "a name that is no text": b'{"\\ud800":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}',
     "a name with a line break": {"a\nb": entry()},
+    "a name longer than a page": {"a" * 1025: entry()},
     "an entry that is no object": {"a": [0, 24]},
     "a missing key": {"a": {"dtype": "F32", "shape": [2, 3]}},
     "an extra key": {"a": {**entry(), "stride": 1}},
@@ -107,6 +108,11 @@ def test_one_name_twice_among_very_many_is_found_in_one_pass():
 def test_a_refusal_is_of_the_class_that_the_caller_asks_for():
     with pytest.raises(InvalidUpdate, match="need 24 bytes, but it claims 28"):
         ModelLayout.parse(header({"a": entry(offsets=(0, 28))}), error=InvalidUpdate)
+
+
+def test_a_refusal_does_not_repeat_numbers_of_hundreds_of_digits():
+    with pytest.raises(InvalidModel, match="need more bytes, but it claims 4"):
+        ModelLayout.parse(header({"a": entry(shape=[2**64 - 1] * 32, offsets=(0, 4))}))
 
 
 def test_a_header_arrives_byte_by_byte():
