@@ -256,11 +256,10 @@ def _parse_tensor(name: str, entry: object, error: type[InvalidInput]) -> Tensor
         raise error("its data_offsets must be [start, stop]", field=field, value=str(offsets)[:200])
     start, stop = offsets
     size = math.prod(shape) * STORED[dtype].itemsize
-    if stop - start != size:
+    claimed = stop - start
+    if claimed != size:
         needed = size if size < 2**64 else "more"
-        raise error(
-            f"shape and dtype need {needed} bytes, but it claims {stop - start}", field=field, value=stop - start
-        )
+        raise error(f"shape and dtype need {needed} bytes, but it claims {claimed}", field=field, value=claimed)
     return Tensor(name, dtype, tuple(shape), start, stop)
 
 
