@@ -4,8 +4,10 @@ It waits and sends through a `Wire` alone, so it runs under asyncio and without 
 in `vennue.sdk.job`.
 """
 
+import asyncio
 import logging
 import time
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +29,8 @@ PAUSE_S = 1.0
 _HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices"}
 """Reasons for which a round waits that somebody must do something about."""
 _FAREWELL = Retry(attempts=4, total_s=10.0)
+_STOPS = KeyboardInterrupt | SystemExit | asyncio.CancelledError
+"""What ends a program, rather than what goes wrong in one."""
 
 
 class Driver:
@@ -35,14 +39,16 @@ class Driver:
     Args:
         wire: to the server.
         spec: what to submit; None for a job that is there.
-        key: names the submission.
+        key: names the submission; None takes a random one, under which nobody can come back.
         job: the id of a job that is there.
     """
 
-    def __init__(self, wire: Wire, spec: JobSpec | None, key: str, job: JobId | None) -> None:
+    def __init__(self, wire: Wire, spec: JobSpec | None, key: str | None, job: JobId | None) -> None:
         self.wire = wire
         self._spec = spec
-        self._key = key
+        self._key = key or uuid.uuid4().hex
+        self._found_again = bool(key) or job is not None
+        """Whether this program, run again, finds the job again."""
         self._id = job
         self._view: protocol.JobView | None = None
         self._committed = 0
@@ -141,7 +147,15 @@ class Driver:
         """The end of a `with` block."""
         if error is None:
             await self.complete()
-        elif self._view is not None and not isinstance(error, Unavailable | Overloaded | JobEnded):
+        elif self._view is None or isinstance(error, Unavailable | Overloaded | JobEnded):
+            return
+        elif self._found_again and isinstance(error, _STOPS):
+            if self._view.state == "active":
+                log.warning(
+                    "job %s goes on without this program: run it again to go on with it, or end it: `vennue cancel %s`",
+                    self._id, self._id,
+                )  # fmt: skip
+        else:
             try:
                 await self.cancel(": ".join(filter(None, (type(error).__name__, str(error))))[:200], _FAREWELL)
             except VennueError as failure:

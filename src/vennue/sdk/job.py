@@ -10,7 +10,6 @@ program only waits, and may itself stop and come back, by the job's id (``Job.at
 """
 
 import logging
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -144,6 +143,8 @@ class Job(_JobBase):
 
     A ``with`` block completes the job when it ends well. An exception in it cancels the job with that reason, and goes
     on; except that `Unavailable`, `Overloaded` and the end of this process leave the job as it is, to be gone on with.
+    So do Ctrl-C, `sys.exit` and a cancelled asyncio task, if there is a ``key`` (or an id, with `attach`) by which
+    the program, run again, finds the job; the log says so.
 
     Args:
         server: its address, as in ``"http://127.0.0.1:8765"``. By default that of the environment variable
@@ -171,7 +172,7 @@ class Job(_JobBase):
         **fields: Unpack[SpecFields],
     ) -> None:
         checked = _spec(spec, fields)
-        self._driver = Driver(blocking_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
+        self._driver = Driver(blocking_wire(server, retry, transport, timing), checked, key, None)
 
     @classmethod
     def attach(
@@ -185,7 +186,7 @@ class Job(_JobBase):
     ) -> Self:
         """The job with this id. Raises NotFound, with the first call, if the server does not know it."""
         attached = cls.__new__(cls)
-        attached._driver = Driver(blocking_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
+        attached._driver = Driver(blocking_wire(server, retry, transport, timing), None, None, JobId(job))  # noqa: SLF001 - own class
         return attached
 
     def register(self) -> protocol.JobView:
@@ -284,7 +285,7 @@ class AsyncJob(_JobBase):
         **fields: Unpack[SpecFields],
     ) -> None:
         checked = _spec(spec, fields)
-        self._driver = Driver(async_wire(server, retry, transport, timing), checked, key or uuid.uuid4().hex, None)
+        self._driver = Driver(async_wire(server, retry, transport, timing), checked, key, None)
 
     @classmethod
     def attach(
@@ -298,7 +299,7 @@ class AsyncJob(_JobBase):
     ) -> Self:
         """See `Job.attach`."""
         attached = cls.__new__(cls)
-        attached._driver = Driver(async_wire(server, retry, transport, timing), None, "", JobId(job))  # noqa: SLF001 - own class
+        attached._driver = Driver(async_wire(server, retry, transport, timing), None, None, JobId(job))  # noqa: SLF001 - own class
         return attached
 
     async def register(self) -> protocol.JobView:

@@ -1,5 +1,6 @@
 """Jobs: submitting, running rounds, going on after a stop, and the ways in which a job ends."""
 
+import asyncio
 import threading
 
 import httpx
@@ -331,9 +332,53 @@ def test_an_exception_cancels_the_job_with_the_reason_and_reaches_the_caller(job
 
 
 def test_an_exception_without_a_text_is_named_as_the_reason(job, server):
+    with pytest.raises(ZeroDivisionError), job:
+        raise ZeroDivisionError
+    assert server.bodies(CANCEL) == [{"reason": "ZeroDivisionError"}]
+
+
+STOPS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_stop_of_the_program_leaves_a_job_with_a_key_to_be_gone_on_with_and_says_so_once(server, time, caplog, stop):
+    with pytest.raises(stop), Job(SERVER, name="k", demand=2, key="run-7", transport=server, timing=time.timing):
+        raise stop
+    assert server.calls == [SUBMIT]
+    (record,) = caplog.records
+    assert "job j1 goes on without this program" in record.message
+    assert "`vennue cancel j1`" in record.message
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_stop_of_the_program_leaves_a_job_that_it_attached_to(server, time, stop):
+    with pytest.raises(stop), Job.attach(SERVER, "j1", transport=server, timing=time.timing):
+        raise stop
+    assert server.calls == [STATUS]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+def test_a_stop_of_the_program_cancels_a_job_that_nobody_could_come_back_to(job, server, stop):
+    with pytest.raises(stop), job:
+        raise stop
+    assert server.bodies(CANCEL) == [{"reason": stop.__name__}]
+
+
+def test_a_stop_after_the_job_has_ended_does_not_say_that_it_goes_on(server, time, caplog):
+    job = Job(SERVER, name="k", demand=2, rounds=2, key="run-7", transport=server, timing=time.timing)
+    server.on(SUBMIT, job_view("completed", 2))
     with pytest.raises(KeyboardInterrupt), job:
         raise KeyboardInterrupt
-    assert server.bodies(CANCEL) == [{"reason": "KeyboardInterrupt"}]
+    assert caplog.text == ""
+
+
+def test_other_exceptions_cancel_a_job_with_a_key_too(server, time):
+    with (
+        pytest.raises(ValueError, match="diverged"),
+        Job(SERVER, name="k", demand=2, key="run-7", transport=server, timing=time.timing),
+    ):
+        raise ValueError("diverged")
+    assert server.bodies(CANCEL) == [{"reason": "ValueError: diverged"}]
 
 
 def test_an_exception_that_cannot_cancel_the_job_still_reaches_the_caller(job, server, caplog):
@@ -454,3 +499,19 @@ async def test_an_async_job_can_be_attached_to_asked_and_cancelled(server, time)
     assert server.bodies(CANCEL) == [{"reason": "cancelled by its owner"}]
     await job.complete()
     await job.close()
+
+
+async def test_cancelling_the_task_of_an_async_job_leaves_a_job_with_a_key(server, time):
+    entered = asyncio.Event()
+
+    async def drive():
+        async with AsyncJob(SERVER, name="k", demand=2, key="run-7", transport=server, timing=time.async_timing):
+            entered.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(drive())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert server.calls == [SUBMIT]
