@@ -306,7 +306,13 @@ class Coordinator(Shell):
 
     def explainer(self) -> Explainer:
         """Explains jobs as they are now."""
-        return Explainer(self.pool, self.now(), window_s=self._admission_window_s, stall_grace_s=self._stall_grace_s)
+        return Explainer(
+            self.pool,
+            self.now(),
+            window_s=self._admission_window_s,
+            stall_grace_s=self._stall_grace_s,
+            managed=self.managed.all(),
+        )
 
     def _hear_of(self, id: JobId) -> None:
         if not self._known(id).state.terminal:

@@ -5,6 +5,7 @@ the plan in force, so the answer is what the scheduler itself believes, not a gu
 """
 
 import math
+from collections.abc import Container
 from dataclasses import dataclass
 
 from vennue.core.ids import AttemptId, JobId, Signature
@@ -40,15 +41,23 @@ class Explainer:
         now: pool time, seconds.
         window_s: for how long check-ins must have been counted before their number proves anything.
         stall_grace_s: for how long no eligible device may have checked in before a job counts as stalled.
+        managed: the jobs whose rounds the platform opens.
     """
 
     def __init__(
-        self, pool: Pool, now: float, *, window_s: float = DAY_S, stall_grace_s: float = STALL_GRACE_S
+        self,
+        pool: Pool,
+        now: float,
+        *,
+        window_s: float = DAY_S,
+        stall_grace_s: float = STALL_GRACE_S,
+        managed: Container[JobId] = (),
     ) -> None:
         self._pool = pool
         self._now = now
         self._window_s = window_s
         self._stall_grace_s = stall_grace_s
+        self._managed = managed
         self._silences_s: dict[Signature, float] | None = None
         self.rates = pool.supply.region_rates(pool.registry, now)
         self._orders: dict[Signature, tuple[list[JobId], dict[AttemptId, _Place]]] = {}
@@ -65,15 +74,11 @@ class Explainer:
             return self._follows(job)
         attempt = job.attempt
         if attempt is None:
-            return Reason(
-                code="waiting-for-owner",
-                text=f"round {job.committed + 1} waits for the job's owner to open it",
-                supply_per_s=self.rate_per_s(job.bit),
-            )
+            return self._between_rounds(job)
         if attempt.state is AttemptState.COMMITTING:
-            return Reason(
-                code="committing", text=f"{len(attempt.committing)} reports of round {attempt.round} are aggregated"
-            )
+            reports = len(attempt.committing)
+            are = "1 report is" if reports == 1 else f"{reports} reports are"
+            return Reason(code="committing", text=f"{are} aggregated into round {attempt.round}")
         if attempt.request.needs <= 0:
             return self._collecting(attempt)
         return self._short(job, attempt)
@@ -160,6 +165,15 @@ class Explainer:
         how = "completes" if when == "completed" else "ends, however it does"
         return f"{name} {how} ({earlier.committed}{rounds} rounds committed so far)"
 
+    def _between_rounds(self, job: Job) -> Reason:
+        managed = job.id in self._managed
+        opens = "the platform, which runs this job," if managed else "the job's owner"
+        return Reason(
+            code="waiting-for-platform" if managed else "waiting-for-owner",
+            text=f"round {job.committed + 1} waits for {opens} to open it",
+            supply_per_s=self.rate_per_s(job.bit),
+        )
+
     def _collecting(self, attempt: Attempt) -> Reason:
         reported, goal = len(attempt.request.reported), attempt.spec.goal
         left_s = max(0.0, attempt.deadline_at - self._now)
@@ -205,9 +219,10 @@ class Explainer:
                 eta_s=eta_s,
             )
         eta_s = (ahead + needs) / rate
+        come = "comes first and needs" if len(blocking) == 1 else "come first and need"
         return Reason(
             code="behind-other-jobs",
-            text=f"{bound}; {', '.join(blocking)} come first and need {ahead} more; about {_told(eta_s)} to go",
+            text=f"{bound}; {', '.join(blocking)} {come} {ahead} more; about {_told(eta_s)} to go",
             needs=needs,
             supply_per_s=rate,
             demand_ahead=ahead,

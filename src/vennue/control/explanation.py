@@ -28,6 +28,10 @@ MAX_REGIONS: Final = 32
 MAX_CHANGES: Final = 6
 WORTH: Final = 1.1
 """A change of the requirement is told of if it gives at least so much more supply."""
+LEAST_SAVING: Final = 0.1
+"""A change that only makes a round have its devices sooner is told of if it saves so much of the time,"""
+LEAST_SAVING_S: Final = 5.0
+"""and no less than this."""
 _STEPS: Final = 8
 """How many of the next values that devices have a bound is moved to, in search of one that is worth telling."""
 
@@ -204,11 +208,14 @@ def _other_requirements(
 ) -> list[Change]:
     """Requirements that would get the job's rounds their devices sooner, most effective first."""
     found = []
+    wanted = ahead + spec.wanted
     for text, what, count in _looser(requirement, seen, schema):
         rate = per_count * count
+        eta_s = wanted / rate
+        if rate_per_s > 0 and not _matters(eta_s, wanted / rate_per_s):
+            continue
         much = f"{rate / rate_per_s:.2g}×" if rate_per_s > 0 else f"{rate:.3g} per second instead of none"
         said = f"{what} the supply would be {much}"
-        eta_s = (ahead + spec.wanted) / rate
         found.append(Change(field="requirement", value=text, text=said, supply_per_s=rate, eta_s=eta_s))
     return sorted(found, key=lambda change: -change.supply_per_s)
 
@@ -228,8 +235,8 @@ def _other_terms(spec: JobSpec, lacks_others: int | None, rate_per_s: float, ahe
     fill_s = (ahead + spec.wanted) / rate_per_s
     if spec.deadline_s is None:
         demand = spec.demand // 2
-        if demand:
-            eta_s = (ahead + demand) / rate_per_s
+        eta_s = (ahead + demand) / rate_per_s
+        if demand and _matters(eta_s, fill_s):
             said = f"at demand {demand} the round would have its devices in {eta_s:.0f} s instead of {fill_s:.0f} s"
             yield Change(field="demand", value=demand, text=said, supply_per_s=rate_per_s, eta_s=eta_s)
         return
@@ -244,6 +251,11 @@ def _other_terms(spec: JobSpec, lacks_others: int | None, rate_per_s: float, ahe
     deadline_s = float(math.ceil(fill_s))
     said = f"with a deadline of {deadline_s:g} s instead of {spec.deadline_s:g} s the round would have its devices"
     yield Change(field="deadline_s", value=deadline_s, text=said, supply_per_s=rate_per_s, eta_s=fill_s)
+
+
+def _matters(eta_s: float, instead_of_s: float) -> bool:
+    """Whether anybody would change a job for it."""
+    return instead_of_s - eta_s >= max(LEAST_SAVING_S, LEAST_SAVING * instead_of_s)
 
 
 def _looser(requirement: Requirement, seen: _Seen, schema: AttributeSchema) -> Iterator[tuple[str, str, float]]:

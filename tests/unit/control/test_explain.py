@@ -60,6 +60,13 @@ def test_a_job_without_an_open_round_waits_for_its_owner(world):
     assert "round 1" in reason.text
 
 
+def test_a_managed_job_without_an_open_round_does_not_wait_for_its_owner(world):
+    job = world.job("a")
+    reason = Explainer(world.pool, world.now, managed={job}).reason(world.pool.jobs[job])
+    assert reason.code == "waiting-for-platform"
+    assert reason.text == "round 1 waits for the platform, which runs this job, to open it"
+
+
 def test_before_any_device_has_checked_in_there_is_no_supply_yet(world):
     job = world.job("a")
     world.open(job)
@@ -96,6 +103,8 @@ def test_a_job_behind_others_is_told_who_and_how_much_is_ahead(world):
     reason = world.reason(third)
     assert (reason.code, reason.needs, reason.demand_ahead) == ("behind-other-jobs", 10, 19)
     assert reason.blocking == [first, second]
+    assert "a, b come first and need 19 more" in reason.text
+    assert "a comes first and needs 9 more" in world.reason(second).text
     assert reason.eta_s == pytest.approx(290.0, rel=0.02)  # (19 + 10) devices at 0.1/s
 
 

@@ -80,6 +80,30 @@ def test_a_round_that_cannot_fill_in_time_is_told_the_demand_and_the_deadline_th
     assert terms == {"demand": 80, "deadline_s": 1000.0}
 
 
+def test_a_change_that_saves_next_to_nothing_is_not_told(world):
+    few = world.job("few", demand=2)  # of 1 per second: 1 s less is not worth a change
+    world.open(few)
+    assert world.explain(few).changes == []
+    world.pool.handle(CancelJob(few), world.now)
+    some = world.job("some", demand=12)
+    world.open(some)
+    texts = [change.text for change in world.explain(some).changes]
+    assert texts == ["at demand 6 the round would have its devices in 6 s instead of 12 s"]
+
+
+def test_half_the_demand_is_not_told_of_where_others_take_nearly_all_of_the_time(world):
+    first, second = world.job("first", demand=500), world.job("second", demand=20)
+    world.open(first)
+    world.open(second)
+    assert world.explain(second).changes == []  # 510 s instead of 520 s
+
+
+def test_a_looser_requirement_that_saves_a_moment_is_not_told(world):
+    job = world.job("a", requirement="device.ram_gb >= 3", demand=1)
+    world.open(job)
+    assert world.explain(job).changes == []  # 1 s instead of 3 s
+
+
 def test_the_ends_of_round_and_job_follow_from_the_rounds_so_far(world):
     job = world.job("a", demand=1, rounds=4)
     world.open(job)
