@@ -23,7 +23,7 @@ def server(tmp_path_factory):
 @pytest.fixture
 def job(server):
     with server.client() as client:
-        spec = {"name": "next-word", "demand": 50, "rounds": 2, "requirement": "device.ram_gb >= 4"}
+        spec = {"name": "next-word", "demand": 5000, "rounds": 2, "requirement": "device.ram_gb >= 4"}
         id = client.post("/v1/jobs", json={"spec": spec}).json()["id"]
         open_round(client, id)
         yield id
@@ -43,14 +43,14 @@ def say(server, capsys):
 def test_why_tells_people_the_supply_the_regions_and_what_would_change_it(say, job):
     code, said = say("why", job)
     assert code == ExitCode.OK
-    assert f"{job} is active: 0 of 50 devices" in said
+    assert f"{job} is active: 0 of 5000 devices" in said
     assert "regions that it may use" in said
     assert "with ram_gb >= 2 instead of >= 4 the supply would be 3×" in said
 
 
 def test_why_tells_scripts_the_same(say, job):
     told = json.loads(say("why", job, "--json")[1])
-    assert told["reason"]["needs"] == 50
+    assert told["reason"]["needs"] == 5000
     assert told["changes"][0]["value"] == "device.ram_gb >= 2"
     assert len(told["supply_by_hour_per_s"]) == 24
 

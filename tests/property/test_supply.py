@@ -34,7 +34,7 @@ def test_counts_are_those_of_the_buckets_in_the_window(steps):
         if bucket >= oldest:
             expected[PROFILES[number]] = expected.get(PROFILES[number], 0) + 1
     assert supply.profiles(now) == expected
-    span_s = max(min(now, now - oldest * BUCKET_S), BUCKET_S)
+    span_s = max(min(now, now - oldest * BUCKET_S), 1.0)
     assert supply.rate(ANY, now) == pytest.approx(sum(expected.values()) / span_s)
 
 
@@ -54,7 +54,7 @@ def test_region_rates_add_up_and_memory_is_bounded_however_many_profiles_come(st
         supply.observe(PROFILES[number], now, count)
         assert len(supply._rows) <= 8
 
-    rates = supply.region_rates(registry, now)
+    rates = supply.observed_region_rates(registry, now)
     assert sum(rates.values()) == pytest.approx(supply.rate(ANY, now))
     for bit in registry.bits():
         covered = sum(rate for signature, rate in rates.items() if signature >> bit & 1)
@@ -88,8 +88,8 @@ def test_no_history_of_clock_steps_makes_a_rate_negative_or_infinite(steps):
         now += step
         supply.observe(PROFILES[number], now)
         assert supply.profiles(now)[PROFILES[number]] >= 1
-        assert 0 < supply.rate(ANY, now) <= len(steps) / BUCKET_S
-        assert 0 < supply.recent_rate(ANY, now, 20.0) <= len(steps) / BUCKET_S
+        assert 0 < supply.rate(ANY, now) <= len(steps)  # a second at least
+        assert 0 < supply.recent_rate(ANY, now, 20.0) <= len(steps)
 
 
 @given(st.lists(st.tuples(gaps, st.integers(0, 199)), max_size=60), st.floats(0, 1e6), st.floats(0, 100))

@@ -57,7 +57,7 @@ def outlook(pool: Pool, spec: JobSpec, requirement: Requirement, now: float) -> 
         eligible, rate_per_s = pool.supply.eligible(requirement, now)
         regions = {pool.registry.signature(profile) for profile in eligible}
     else:  # it is known which regions meet it, so that the thousandth job of its kind costs next to nothing
-        rates = pool.supply.region_rates(pool.registry, now)
+        rates = pool.supply.observed_region_rates(pool.registry, now)
         regions = {signature for signature in rates if signature >> bit & 1}
         rate_per_s = sum(rates[signature] for signature in regions)
     shared = functools.reduce(operator.or_, regions, 0)

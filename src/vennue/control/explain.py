@@ -59,7 +59,7 @@ class Explainer:
         self._stall_grace_s = stall_grace_s
         self._managed = managed
         self._silences_s: dict[Signature, float] | None = None
-        self.rates = pool.supply.region_rates(pool.registry, now)
+        self.rates = pool.supply.observed_region_rates(pool.registry, now)
         self._orders: dict[Signature, tuple[list[JobId], dict[AttemptId, _Place]]] = {}
 
     def rate_per_s(self, bit: int) -> float:

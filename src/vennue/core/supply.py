@@ -23,7 +23,10 @@ from vennue.core.requirement import AttributeSchema, Profile, Requirement
 RATE_FLOOR_PER_S = 1 / 86_400
 """What planners take for a supply that has not been seen: one check-in per day."""
 
-_LEAST_SPAN_S = 60.0
+_LEAST_SPAN_S = 1.0
+"""A rate is never taken over less than this: one check-in in a millisecond is not a thousand per second."""
+_STEADY_SPAN_S = 60.0
+"""Nor one that is planned with over less than this: plans would follow each of the first check-ins."""
 _KEPT = 0.75
 """The share of profiles that is left after thinning: it then costs little per new profile."""
 _FRESH = 1.1
@@ -40,8 +43,9 @@ class Supply:
     """Check-ins per profile in the buckets of a sliding window.
 
     A rate is a count over the time in which it was made: the window, or the time since this object was first used
-    while that is shorter. In the first minute (or bucket, if that is shorter) it is taken over the whole minute, so the
-    earliest rates are too low rather than wild; the ratios between them are right from the start.
+    while that is shorter, but a second at least. `observed_region_rates` are such, too. Those that plans are made with,
+    `region_rates`, are in the first minute (or bucket, if that is shorter) taken over the whole minute, so the earliest
+    are too low rather than wild; the ratios between them are right from the start.
 
     Counts are exact up to ``max_profiles`` different profiles in the window. Beyond, a profile with at least
     ``1 / (0.75 · max_profiles)`` of the window's check-ins whenever profiles are thinned stays exact, and the lighter
@@ -87,6 +91,7 @@ class Supply:
         self._since = self._begin = math.inf  # when counting, and the open bucket, began
         self._end = -math.inf
         self._known: tuple[RequirementRegistry, int, float, dict[Signature, float]] | None = None
+        self._steadied = 1.0  # of its rates: how much too low they are
 
     def observe(self, profile: Profile, now: float, count: float = 1) -> None:
         """Count a check-in, or several at once."""
@@ -116,7 +121,7 @@ class Supply:
         return self._count(requirement, now, buckets) / self._span_s(now, buckets)
 
     def region_rates(self, registry: RequirementRegistry, now: float) -> dict[Signature, float]:
-        """Check-ins per second of each region that has been seen, over the window. They add up to that of the pool.
+        """Check-ins per second of each region that has been seen, over the window, to plan with: steady from the start.
 
         The answer is kept until the bucket or the registry changes, or the time that it is taken over has grown by a
         tenth, so planning rarely pays for it. Then it costs a look-up per profile, 1.5 ms for 4096 of them, and an
@@ -128,7 +133,9 @@ class Supply:
             for_registry, version, until, rates = self._known
             if for_registry is registry and version == registry.version and now < until:
                 return rates
-        totals, span_s = self._totals(now, self._buckets), self._span_s(now, self._buckets)
+        totals, observed_s = self._totals(now, self._buckets), self._span_s(now, self._buckets)
+        span_s = max(observed_s, min(_STEADY_SPAN_S, self.bucket_s))
+        self._steadied = span_s / observed_s
         rates = {}
         for profile, count in zip(self._rows, totals, strict=True):
             if count > 0:
@@ -137,6 +144,17 @@ class Supply:
         self.rates_version += 1
         self._known = registry, registry.version, self._since + (now - self._since) * _FRESH, rates
         return rates
+
+    def observed_region_rates(self, registry: RequirementRegistry, now: float) -> dict[Signature, float]:
+        """`region_rates`, but as they are, also in the first minute. They add up to that of the pool.
+
+        As old as the answer that is kept: what is shown of regions is what is planned with, and so up to a tenth behind
+        `rate`. Do not change the answer.
+        """
+        rates = self.region_rates(registry, now)
+        if self._steadied == 1.0:
+            return rates
+        return {signature: rate * self._steadied for signature, rate in rates.items()}
 
     def region_silences_s(self, registry: RequirementRegistry, now: float) -> dict[Signature, float]:
         """For how long, at least, no device of each region that was seen in the window has checked in.

@@ -63,13 +63,35 @@ def test_after_five_minutes_the_rate_is_over_five_minutes():
     assert supply.rate(ANY, 400.0) == pytest.approx(1 / 3)
 
 
-def test_the_first_seconds_count_as_a_minute_so_that_no_rate_is_wild():
+def test_in_the_first_minute_rates_are_over_the_time_so_far():
+    registry = RequirementRegistry()
+    registry.register(BIG)
+    supply = started(100.0)
+    observe_evenly(supply, phone(4), start=100, end=120, gap=0.1)
+    observe_evenly(supply, phone(8), start=100, end=120, gap=2)
+
+    assert supply.rate(ANY, 120.0) == supply.recent_rate(ANY, 120.0) == pytest.approx(210 / 20)
+    assert supply.eligible(BIG, 120.0)[1] == pytest.approx(10 / 20)
+    assert supply.observed_region_rates(registry, 120.0) == pytest.approx({0: 200 / 20, 1: 10 / 20})
+
+
+def test_plans_are_made_with_rates_over_a_whole_minute_so_that_the_first_are_not_wild():
+    registry = RequirementRegistry()
+    registry.register(BIG)
     supply = Supply()
     supply.observe(phone(4), 0.0)
     supply.observe(phone(8), 0.0, count=2)
 
-    assert supply.rate(ANY, 0.001) == pytest.approx(3 / 60)
-    assert supply.rate(BIG, 0.001) / supply.rate(ANY, 0.001) == pytest.approx(2 / 3)
+    assert supply.region_rates(registry, 0.001) == pytest.approx({0: 1 / 60, 1: 2 / 60})
+    assert supply.region_rates(registry, 90.0) == pytest.approx({0: 1 / 90, 1: 2 / 90})
+    assert supply.observed_region_rates(registry, 90.0) is supply.region_rates(registry, 90.0)
+
+
+def test_no_rate_is_over_less_than_a_second():
+    supply = Supply()
+    supply.observe(phone(4), 0.0, count=3)
+
+    assert supply.rate(ANY, 0.001) == pytest.approx(3.0)
 
 
 def test_check_ins_older_than_the_window_do_not_count():
