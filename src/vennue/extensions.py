@@ -12,7 +12,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from vennue.core.errors import Conflict, InvalidInput, did_you_mean
+from vennue.core.errors import Conflict, InvalidInput, described, did_you_mean
 
 
 class Named(Protocol):
@@ -121,10 +121,10 @@ class Extensions(Generic[B]):
             spec.loader.exec_module(module)
         except Exception as error:  # a file of somebody's own may raise anything
             raise InvalidInput(
-                f"the {self._kind} file {path} does not import: {error!r}",
+                f"the {self._kind} file {path} does not import: {described(error, module_name)}",
                 field=self._files_field,
                 value=path,
-                fix="run it with Python to see where",
+                fix="correct it",
             ) from error
         names = [
             self.register(self._checked(value, path)).name

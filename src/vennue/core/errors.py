@@ -6,7 +6,9 @@ so a caller handles one tree on either side of the wire. ``code`` is the stable,
 """
 
 import difflib
+import traceback
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any, ClassVar
 
 
@@ -166,3 +168,19 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str) -> str:
     """The fix for an unknown name: a question with the known name most like it, or ``otherwise`` where none is."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else otherwise
+
+
+def described(error: Exception, module: str) -> str:
+    """An error of code that is not Vennue's, in one line: its kind, the file and line that it came from, its text.
+
+    Args:
+        error: as it was caught.
+        module: whose code it is. Its line is told, though what it called may have raised the error.
+    """
+    if isinstance(error, SyntaxError):
+        file, line, text = error.filename, error.lineno, error.msg
+    else:
+        steps = list(traceback.walk_tb(error.__traceback__))
+        frame, line = next((step for step in reversed(steps) if step[0].f_globals.get("__name__") == module), steps[-1])
+        file, text = frame.f_code.co_filename, str(error)
+    return f"{type(error).__name__} in {PurePath(file or module).name}, line {line}" + (f": {text}" if text else "")

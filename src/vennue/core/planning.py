@@ -13,6 +13,7 @@ import msgspec
 
 from vennue.core.binding import BindingTable
 from vennue.core.effects import PolicyFailed
+from vennue.core.errors import described
 from vennue.core.plan import Plan, Planner, PoolView
 from vennue.core.profile import Learned
 from vennue.core.region import RequirementRegistry
@@ -136,7 +137,7 @@ class Planning:
             if plan.until > now:
                 self.stale_at = plan.until
         except Exception as error:  # noqa: BLE001 - a third party's policy may raise anything; no job may suffer
-            failure = f"{type(error).__name__}: {error}"
+            failure = described(error, type(self._planner).__module__)
             plan = self._table.plan
         self._table.publish(plan)
         self.made += 1

@@ -69,7 +69,9 @@ def test_a_failure_is_in_the_history_with_the_plan_that_stayed_in_force() -> Non
     pool.set_planner(Raises())
     check_in(pool, "e")
     record = pool.planning.history[-1]
-    assert (record.failure, record.plan is good) == ("ZeroDivisionError: deadline - deadline", True)
+    line = Raises.plan.__code__.co_firstlineno + 1
+    assert record.failure == f"ZeroDivisionError in test_planning.py, line {line}: deadline - deadline"
+    assert record.plan is good
     assert record.causes == (Cause("the policy was changed"),)
 
 

@@ -222,9 +222,11 @@ def test_a_file_s_policies_are_known_by_their_names(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("import nothing_of_this_name", "No module named"),
-        ("def broken(:", "SyntaxError"),
-        ("raise RuntimeError('not today')", "not today"),
+        ("x = 1\nimport nothing_of_this_name", "ModuleNotFoundError in own.py, line 2: No module named"),
+        ("def broken(:", "SyntaxError in own.py, line 1: invalid syntax"),
+        ("\nraise RuntimeError('not today')", "RuntimeError in own.py, line 2: not today"),
+        ("open('absent.json')", "FileNotFoundError in own.py, line 1: .*'absent.json'"),
+        ("import json\njson.loads('')", "JSONDecodeError in own.py, line 2: "),
         ("x = 1", "defines no policy"),
         ("from vennue.policies.fifo import Fifo", "defines no policy"),
     ],
@@ -237,9 +239,10 @@ def test_a_policy_file_that_does_not_import_is_refused_with_the_reason(tmp_path,
     assert (caught.value.field, caught.value.value) == ("policy_files", str(file))
 
 
-@pytest.mark.parametrize("name", ["absent.py", "own.txt"])
-def test_a_policy_file_that_is_not_there_or_no_python_is_refused(tmp_path, name):
-    with pytest.raises(InvalidInput) as caught:
+@pytest.mark.parametrize(("name", "reason"), [("absent.py", "there is no file"), ("own.txt", "is no Python file")])
+def test_a_policy_file_that_is_not_there_or_no_python_is_refused(tmp_path, name, reason):
+    (tmp_path / "own.txt").write_text(OWN)
+    with pytest.raises(InvalidInput, match=reason) as caught:
         load_policies(str(tmp_path / name))
     assert caught.value.field == "policy_files"
 

@@ -169,6 +169,21 @@ def test_a_policy_in_a_file_takes_part_wherever_runs_are_made(tmp_path, workers)
     assert [run.jobs["ended_s"].tolist() for run in mine] == [run.jobs["ended_s"].tolist() for run in fifo]
 
 
+@pytest.mark.parametrize("engine", ["kernel", "reference"])
+def test_a_policy_that_raises_is_told_of_with_its_file_and_line(tmp_path, engine):
+    path = tmp_path / "policy.py"
+    path.write_text(
+        "from vennue.policies import Policy\n\nclass Mine(Policy):\n"
+        f"    name = 'test-from-a-file-{engine}'\n\n"
+        "    def order(self, view):\n        return sorted(view.requests, key=lambda request: request.waiting)\n"
+    )
+    asked = dataclasses.replace(
+        experiment(), policies=(PolicyChoice(f"test-from-a-file-{engine}"),), policy_files=(str(path),), engine=engine
+    )
+    (failure,) = run_experiment(asked).failures
+    assert "AttributeError in policy.py, line 7: 'Request' object has no attribute 'waiting'" in failure.reason
+
+
 def test_a_process_that_dies_takes_no_other_run_with_it():
     asked = experiment("fifo", seeds=(0, 1, 2))
     dying = Dies(**{name: getattr(asked, name) for name in Experiment.__dataclass_fields__})

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from vennue.core.assignment import Assignment
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, described
 from vennue.core.ids import AssignmentId, AttemptId, attempt_id
 from vennue.core.plan import EMPTY_PLAN, Plan, Planner, PoolView, Request
 from vennue.core.region import RequirementRegistry
@@ -201,7 +201,7 @@ class KernelEngine:
         try:
             self._plan = self._planner.plan(view)
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = described(error, type(self._planner).__module__)
             raise InvalidInput(
                 f"the policy failed at {now:.3f} s: {reason}", field="policy", fix="correct it"
             ) from error

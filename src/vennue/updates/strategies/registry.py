@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from vennue.core.errors import InvalidInput, VennueError, did_you_mean
+from vennue.core.errors import InvalidInput, VennueError, described, did_you_mean
 from vennue.core.job import Setting
 from vennue.extensions import Extensions
 from vennue.updates.strategies.adaptive import FedAdagrad, FedAdam, FedYogi
@@ -63,7 +63,10 @@ def strategy(name: str, options: Mapping[str, Setting] | None = None) -> Strateg
         raise
     except Exception as error:  # somebody's own may raise anything
         raise InvalidInput(
-            f"the strategy {name} fails: {error!r}", field="strategy", value=name, fix="repair it, or choose another"
+            f"the strategy {name} fails: {described(error, kind.__module__)}",
+            field="strategy",
+            value=name,
+            fix="repair it, or choose another",
         ) from error
     if wrong:
         raise InvalidInput(
