@@ -49,6 +49,8 @@ class Extensions(Generic[B]):
     ) -> None:
         self.built_in: dict[str, type[B]] = {one.name: one for one in built_in}
         self.registered: dict[str, type[B]] = {}
+        self.loaded: dict[str, list[str]] = {}
+        """The names that each file defines which was loaded."""
         self._base = base
         self._kind = kind
         self._group = group
@@ -139,6 +141,7 @@ class Extensions(Generic[B]):
                 value=path,
                 fix=f"derive one from {self._derive_from}",
             )
+        self.loaded[path] = names
         return names
 
     def _installed(self, name: str) -> type[B] | None:

@@ -207,3 +207,14 @@ def test_a_server_listens_on_ipv6_too(tmp_path):
     with ServerProcess(tmp_path / "data", host="::1") as server, server.client() as client:
         assert server.url.startswith("http://[::1]:")
         assert client.get("/healthz").json()["status"] == "ok"
+
+
+def test_a_server_with_policy_files_says_so_if_it_follows_none_of_their_policies(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("from vennue.policies.fifo import Fifo\n\nclass Own(Fifo):\n    name = 'longest-wait'\n")
+    said = "the policy followed is venn-sched, and none that the policy files define (longest-wait)"
+    with ServerProcess(tmp_path / "data", policy_files=json.dumps([str(file)])) as server, server.client() as client:
+        assert said in server.log
+        client.put("/v1/policy", json={"policy": "longest-wait"}).raise_for_status()
+    with ServerProcess(tmp_path / "data", policy_files=json.dumps([str(file)])) as server:
+        assert "the policy followed" not in server.log  # it was chosen for good

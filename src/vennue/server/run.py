@@ -36,6 +36,7 @@ from vennue.control.selector import Selector
 from vennue.core.errors import Conflict, InvalidInput, StorageError, Unavailable, VennueError
 from vennue.core.requirement import DEFAULT_SCHEMA
 from vennue.policies import get_policy, load_policies
+from vennue.policies.registry import POLICIES
 from vennue.server.app import App
 from vennue.server.application import Application
 from vennue.server.config import Limits, ServerConfig
@@ -170,6 +171,7 @@ async def _root(
     variants = _variants(config, directory, blobs)
     coordinator = assemble(config, SqlLedger.at(directory.ledger), blobs, directory.spool, variants=variants)
     await stack.enter_async_context(_started(coordinator, config.drain_s))
+    _warn_of_idle_policies(config, coordinator.policy)
     recorder = None
     if config.record_dir is not None:
         recorder = Recorder(
@@ -189,6 +191,16 @@ async def _root(
         space=_space(config, directory),
     )
     return app, coordinator.announce_stop
+
+
+def _warn_of_idle_policies(config: ServerConfig, in_force: str) -> None:
+    """Say so if there are files with policies, and yet another policy is followed."""
+    own = [name for path in config.policy_files for name in POLICIES.loaded[path]]
+    if own and in_force not in own:
+        log.warning(
+            "the policy followed is %s, and none that the policy files define (%s): choose one with --policy, "
+            "VENNUE_POLICY or PUT /v1/policy", in_force, ", ".join(own),
+        )  # fmt: skip
 
 
 async def _leaf(
