@@ -7,11 +7,12 @@ With ``--json`` a failure is also a document on stdout, ``{"error": …}``, so t
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import Any
+from typing import IO, Any, cast
 
 import msgspec
 from cyclopts import CycloptsError
@@ -62,7 +63,26 @@ def _console(*, stderr: bool) -> Console:
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120  # a file or a pipe has no width, and a table cut at 80 loses what was asked for
+    if not console.is_terminal:
+        console.file = cast("IO[str]", _Trimmed(console.file))
     return console
+
+
+class _Trimmed:
+    """A text stream without spaces at the ends of lines: a table fills its last column, and `diff` sees it."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(_TRAILING.sub("\n", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_TRAILING = re.compile(" +\n")
 
 
 def print_json(document: Any) -> None:

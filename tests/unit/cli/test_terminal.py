@@ -35,6 +35,15 @@ def test_a_rate_is_said_per_second_minute_or_hour_as_it_reads_best(per_s, said):
     assert rate(per_s) == said
 
 
+def test_a_table_in_a_pipe_has_no_spaces_at_the_ends_of_its_lines(capsys):
+    table = terminal.table("job", "state")
+    table.add_row("a", "active")
+    table.add_row("b", "completed after a while")
+    terminal.output().print("told: ", end="")
+    terminal.output().print(table)
+    assert capsys.readouterr().out == "told: job  state\na    active\nb    completed after a while\n"
+
+
 @pytest.mark.parametrize(
     ("error", "code"),
     [
