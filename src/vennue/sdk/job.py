@@ -361,6 +361,9 @@ class AsyncJob(_JobBase):
             await self.close()
 
 
+_REQUIRED = {"name": 'name="keyboard"', "demand": "demand=10, the devices that a round takes"}
+
+
 def _check_run(turn: _RoundBase) -> None:
     if turn.view is None:
         raise Conflict(
@@ -386,12 +389,14 @@ def _spec(spec: JobSpec | Mapping[str, Any] | None, fields: SpecFields) -> JobSp
                 limit=", ".join(known),
                 fix=did_you_mean(name, known, "leave it out"),
             )
+    for name, example in _REQUIRED.items():
+        if name not in given:
+            raise InvalidInput("is missing, and every job needs one", field=name, fix=f"add {example}")
     try:
         return msgspec.convert(given, JobSpec)
     except msgspec.ValidationError as error:
         text, _, at = str(error).partition(" - at `$.")
-        missing = text.partition("required field `")[2].rstrip("`")
-        field = at.rstrip("`") or missing or "spec"
+        field = at.rstrip("`") or "spec"
         value = given.get(field)
         listed = text.startswith("Expected `array`") and isinstance(value, str)
         fix = f'write ["{value}"]' if listed else "docs/jobs.md tells what each field takes"

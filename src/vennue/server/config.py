@@ -197,10 +197,11 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 _place(values, path, _parse(name, environ[name], kind))
         for name in environ:
             if name.startswith("VENNUE_") and name not in settings and name not in _OTHERS:
+                # Compared without what all begin with, which would make any two of them alike.
                 ours = (setting.removeprefix("VENNUE_") for setting in settings)
                 near = did_you_mean(name.removeprefix("VENNUE_"), ours, "")
                 if near:
-                    log.warning("%s is no setting, and left alone: after VENNUE_, %s", name, near)
+                    log.warning("%s is no setting, and left alone: %s", name, near.replace("'", "'VENNUE_", 1))
         values |= {flag: value for flag, value in flags.items() if value is not None}
         try:
             return msgspec.convert(values, cls, dec_hook=_decode_path)

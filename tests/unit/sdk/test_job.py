@@ -13,7 +13,7 @@ from vennue import protocol
 from vennue.core.errors import Conflict, InvalidInput, InvalidModel, JobEnded, NotFound, Overloaded, Unavailable
 from vennue.core.job import JobSpec
 from vennue.sdk import AsyncJob, Job, Retry
-from vennue.sdk.job import SpecFields
+from vennue.sdk.job import _REQUIRED, SpecFields
 
 SUBMIT = "POST /v1/jobs"
 STATUS = "GET /v1/jobs/j1"
@@ -206,11 +206,16 @@ def test_the_keywords_are_the_fields_of_a_spec():
     assert SpecFields.__annotations__ == JobSpec.__annotations__
 
 
+def test_the_fields_that_every_job_needs_are_those_without_a_default():
+    assert [field.name for field in msgspec.structs.fields(JobSpec) if field.required] == list(_REQUIRED)
+
+
 @pytest.mark.parametrize(
     ("fields", "field", "said"),
     [
         ({"name": "k", "demnad": 3}, "demnad", "did you mean 'demand'?"),
-        ({"name": "k"}, "demand", "missing required field `demand`"),
+        ({"name": "k"}, "demand", "demand: is missing, and every job needs one .add demand=10, "),
+        ({"demand": 1}, "name", "name: is missing, and every job needs one .add name="),
         ({"name": "k", "demand": "3"}, "demand", "expected `int`, got `str`"),
         ({"name": "k", "demand": 3, "mode": "later"}, "mode", "invalid enum value 'later'"),
     ],

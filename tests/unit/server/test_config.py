@@ -52,7 +52,7 @@ def test_variables_of_other_parts_are_left_alone():
 def test_a_variable_that_looks_like_a_misspelt_setting_is_told_in_the_log(caplog):
     ServerConfig.from_environment({"VENNUE_DISK_QUOTA": "5", "VENNUE_SERVER": "http://x", "VENNUE_ZZZ": "1"})
     assert caplog.messages == [
-        "VENNUE_DISK_QUOTA is no setting, and left alone: after VENNUE_, did you mean 'DISK_QUOTA_BYTES'?"
+        "VENNUE_DISK_QUOTA is no setting, and left alone: did you mean 'VENNUE_DISK_QUOTA_BYTES'?"
     ]
 
 
