@@ -104,6 +104,21 @@ async def test_nobody_else_opens_the_rounds_of_a_managed_job(rig):
         await rig.coordinator.open_round(view.id, 1, rig.model(), {})
 
 
+async def test_between_two_rounds_it_waits_for_the_platform_and_not_for_its_owner(rig, monkeypatch):
+    async def not_yet(model):
+        raise DISK_FULL
+
+    view = await submit(rig)
+    monkeypatch.setattr(rig.coordinator.data.models, "check", not_yet)
+    await rig.report(rig.task("d1"), 1.0)
+    await until(lambda: rig.coordinator.pool.jobs[view.id].committed == 1)
+    reason = (await rig.coordinator.job(view.id)).reason
+    assert (reason.code, reason.text) == (
+        "waiting-for-platform",
+        "round 2 waits for the platform, which runs this job, to open it",
+    )
+
+
 async def test_its_owner_may_cancel_it_at_any_time(rig):
     view = await submit(rig)
     await rig.coordinator.cancel(view.id, "enough")
