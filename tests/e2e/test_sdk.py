@@ -150,7 +150,28 @@ def test_an_exception_ends_the_job_for_everybody_with_its_reason(server):
         raise ZeroDivisionError("the loss was nothing")
     with closing(Job.attach(server, job.id)) as attached, pytest.raises(JobEnded) as caught:
         next(attached.rounds())
-    assert str(caught.value).endswith("ZeroDivisionError: the loss was nothing")
+    assert caught.value.message.endswith("ZeroDivisionError: the loss was nothing")
+
+
+def test_a_program_that_ctrl_c_stops_goes_on_with_its_job_when_it_is_run_again(server, device, background):
+    def program(ctrl_c):
+        made = []
+        with (
+            suppress(KeyboardInterrupt),
+            Job(server, name="stopped", key="stopped-1", demand=1, rounds=2) as job,
+        ):
+            for round in job.rounds():
+                made.append(round.run(model(0))["w"].tolist())
+                if ctrl_c:
+                    raise KeyboardInterrupt
+        return made
+
+    first = background(lambda: program(ctrl_c=True))
+    add_one(device)
+    assert first.result() == [[1]]
+    again = background(lambda: program(ctrl_c=False))
+    add_one(device)
+    assert again.result() == [[2]]
 
 
 def test_a_jobs_result_is_there_after_its_block(server, device, background):

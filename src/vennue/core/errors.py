@@ -8,7 +8,6 @@ so a caller handles one tree on either side of the wire. ``code`` is the stable,
 import difflib
 import traceback
 from collections.abc import Iterable
-from pathlib import PurePath
 from typing import Any, ClassVar
 
 
@@ -183,4 +182,5 @@ def described(error: Exception, module: str) -> str:
         steps = list(traceback.walk_tb(error.__traceback__))
         frame, line = next((step for step in reversed(steps) if step[0].f_globals.get("__name__") == module), steps[-1])
         file, text = frame.f_code.co_filename, str(error)
-    return f"{type(error).__name__} in {PurePath(file or module).name}, line {line}" + (f": {text}" if text else "")
+    name = (file or module).replace("\\", "/").rpartition("/")[2]
+    return f"{type(error).__name__} in {name}, line {line}" + (f": {text}" if text else "")
