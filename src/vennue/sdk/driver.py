@@ -201,9 +201,9 @@ class Driver:
 
 def _ended(view: protocol.JobView) -> JobEnded:
     at = "" if view.ended_at is None else time.strftime(" at %Y-%m-%d %H:%M:%S UTC", time.gmtime(view.ended_at))
+    fix = "submit a new job, under another key"
+    if view.committed_rounds:
+        fix = f"its last model stays, see Job.result; to go on from it, {fix}"
     return JobEnded(
-        f"job {view.id} ({view.spec.name}) has ended{at}: {view.reason.text}",
-        field="job",
-        value=view.id,
-        fix="its last model stays, see Job.result; to go on from it, submit a new job, under another key",
+        f"job {view.id} ({view.spec.name}) has ended{at}: {view.reason.text}", field="job", value=view.id, fix=fix
     )
