@@ -84,8 +84,8 @@ def test_both_runs_complete_every_job_with_a_lower_loss_and_leave_what_was_to_be
                 job["accuracy_after"],
             ]
             assert job["jct_s"] >= job["scheduling_delay_s"] + job["collection_s"] > 0
-        # A round commits with 80 % of its demand: 4 of 4 and 3 of 3 reports, three times each. A phone that leaves as its
-        # report is counted does not learn so.
+        # A round commits with 80 % of its demand: 4 of 4 and 3 of 3 reports, three times each. A phone that leaves as
+        # its report is counted does not learn so.
         assert run["fleet"]["reports"] + run["fleet"]["drop_outs"] >= 3 * 4 + 3 * 3
         assert run["fleet"]["check_ins"] >= run["fleet"]["tasks"] >= run["fleet"]["reports"]
         assert run["average_jct_s"] == pytest.approx(sum(job["jct_s"] for job in run["jobs"]) / 2)
