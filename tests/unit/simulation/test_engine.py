@@ -148,7 +148,7 @@ def test_a_policy_that_raises_ends_the_run_with_its_name_for_the_defect(engine: 
 
     trace = Trace([0], [10], [500], period_s=10_000)
     job = JobTemplate(JobSpec(name="j", demand=1, rounds=1), 0.0, 30.0)
-    with pytest.raises(InvalidInput, match="ZeroDivisionError: oops"):
+    with pytest.raises(InvalidInput, match=r"ZeroDivisionError in test_engine\.py, line \d+: oops"):
         simulate([job], Broken(), trace=trace, population=MEAN, options=ONCE, engine=engine)
 
 
