@@ -16,12 +16,20 @@ from vennue.testing.scenario import DevicePlan, JobPlan, Scenario
 from vennue.testing.simulate import main, simulate
 from vennue.testing.world import World
 
-SEEDS = 300
+SEEDS = 150
+MORE_SEEDS = 150
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_promise_is_kept_under_faults(seed):
     simulate(seed)
+
+
+@pytest.mark.slow_suite
+@pytest.mark.parametrize("first", range(SEEDS, SEEDS + MORE_SEEDS, 15))
+def test_every_promise_is_kept_under_further_faults(first):
+    for seed in range(first, first + 15):
+        simulate(seed)
 
 
 @pytest.mark.slow_suite
