@@ -168,7 +168,9 @@ def check(client: httpx.Client, told: Told) -> None:
     for (job, number), aggregate in told.commits.items():
         view = client.get(f"/v1/jobs/{job}/rounds/{number}").json()
         reports = by_attempt.pop(f"{job}.{number}.{view['attempt']}")
-        assert (view["state"], view["reported"], len(reports)) == ("committed", view["demand"], view["demand"])
+        assert (view["state"], view["reported"]) == ("committed", len(reports))
+        # One that lost its place as the server died counts, too: nobody can tell any more which were acknowledged.
+        assert len(reports) >= view["demand"]
         updates, examples = zip(*map(update_of, reports), strict=True)
         assert view["weight"] == sum(examples)
         assert load(client.get(f"/v1/blobs/{view['result']}").content)["w"].tobytes() == aggregate

@@ -85,7 +85,8 @@ class Recovery(Lifecycle):
             if report.assignment not in attempt.returned:
                 self._admit(attempt, self._returning(attempt, report.assignment, report.device))
         request = attempt.request
-        # Losses are measured anew, and may ask for fewer devices than before.
+        # There may be more than places: losses are measured anew, and may ask for fewer devices than before; and of a
+        # report that lost its place as it came, nobody was told. Any of them may have been acknowledged, so all count.
         request.wanted = max(request.wanted, len(request.reported))
         self._tell(job, now, f"attempt {attempt.id} goes on with {len(request.reported)} reports")
         attempt.filled = request.needs <= 0

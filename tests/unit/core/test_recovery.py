@@ -65,6 +65,19 @@ def test_a_round_that_had_all_its_reports_commits_exactly_these() -> None:
     assert after.handle(Committed(AttemptId("j.1.1"), RESULT), 102).committed == 1
 
 
+def test_more_reports_in_the_spool_than_places_all_count_since_any_of_them_may_have_been_acknowledged() -> None:
+    before = pool_with_round(demand=2)
+    early = [check_in(before, f"early{n}") for n in range(2)]
+    restarted = crashed(before)
+    late = check_in(restarted, "late", now=101)
+    check_in(restarted, "later", now=101)
+    for one in early:
+        report(restarted, one, now=102)
+    # The report of "late", which lost its place just then, was whole in the spool, and the server died before it said so.
+    after = crashed(restarted, *early, late, now=103)
+    assert commits(after) == [(early[0].id, early[1].id, late.id)]
+
+
 def test_telling_of_the_same_reports_twice_changes_nothing() -> None:
     pool = pool_with_round(demand=3)
     one = check_in(pool, "d")
