@@ -138,7 +138,8 @@ def check(client: httpx.Client, results: dict[str, str], acknowledged: list[str]
         for number in range(1, ROUNDS + 1):
             view = client.get(f"/v1/jobs/{job['id']}/rounds/{number}").json()
             reports = by_attempt[f"{job['id']}.{number}.{view['attempt']}"]
-            assert (view["state"], view["reported"], len(reports)) == ("committed", demand, demand)
+            assert (view["state"], view["reported"]) == ("committed", len(reports))
+            assert len(reports) >= demand  # one that lost its place as the server died counts, too
             updates, examples = zip(*map(update_of, reports), strict=True)
             expected = np.average(np.array(updates, np.float64), axis=0, weights=examples)
             blob = client.get(f"/v1/blobs/{view['result']}").content

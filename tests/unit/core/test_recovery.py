@@ -73,7 +73,7 @@ def test_more_reports_in_the_spool_than_places_all_count_since_any_of_them_may_h
     check_in(restarted, "later", now=101)
     for one in early:
         report(restarted, one, now=102)
-    # The report of "late", which lost its place just then, was whole in the spool, and the server died before it said so.
+    # The report of "late", which lost its place, was whole in the spool, and the server died before it could say so.
     after = crashed(restarted, *early, late, now=103)
     assert commits(after) == [(early[0].id, early[1].id, late.id)]
 
