@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -51,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--strict", action="store_true", help="fail on a missed gate or a figure out of its range")
     options = parser.parse_args(arguments)
     console = Console()
+    if not console.is_terminal:
+        console.width = 160  # a file has no width, and names cut at 80 say nothing
     benchmarks = discover()
     try:
         chosen = select(benchmarks, options.only)
@@ -150,7 +153,10 @@ def load_ranges(path: Path = HERE / "ranges.toml") -> dict[str, Range]:
 
 def table(results: Iterable[Result], ranges: dict[str, Range], loop_ns: float) -> Table:
     """The results as a reader wants them."""
-    shown = Table("benchmark", title=f"One iteration of the calibration loop: {loop_ns:.1f} ns", title_justify="left")
+    shown = Table(
+        title=f"One iteration of the calibration loop: {loop_ns:.1f} ns", title_justify="left", box=SIMPLE_HEAD
+    )
+    shown.add_column("benchmark", overflow="fold")
     for heading in ("value", "gate", "baseline", "ratio"):
         shown.add_column(heading, justify="right")
     shown.add_column("unit")
