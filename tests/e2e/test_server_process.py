@@ -168,6 +168,16 @@ def test_a_body_of_which_nothing_arrives_any_more_is_given_up(tmp_path):
         assert b"nothing of the body arrived" in body
 
 
+@pytest.mark.parametrize("gone", ["spool", "blobs", "ledger.sqlite", "."])
+def test_a_server_under_which_its_data_is_removed_says_that_it_is_not_ready_and_what_is_gone(tmp_path, gone):
+    with ServerProcess(tmp_path / "data") as server, server.client() as client:
+        assert client.get("/readyz").status_code == 200
+        (tmp_path / "data" / gone).resolve().rename(tmp_path / "elsewhere")
+        ready = client.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "failing")
+        assert ready.json()["reason"].startswith(f"{tmp_path / 'data' / gone} ")
+
+
 def test_who_finds_all_connections_taken_is_told_to_come_back_and_is_served_when_one_is_free(tmp_path):
     with ServerProcess(tmp_path / "data", limits_connections="3") as server:
         idle = [server.connect() for _ in range(3)]

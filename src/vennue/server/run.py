@@ -245,7 +245,8 @@ def _variants(config: ServerConfig, directory: DataDirectory, blobs: BlobStore) 
 
 
 def _space(config: ServerConfig, directory: DataDirectory) -> Space:
-    return Space((directory.path, directory.spool, directory.blobs), config.least_free_bytes)
+    files = () if config.role == "leaf" else (directory.ledger,)
+    return Space((directory.path, directory.spool, directory.blobs), config.least_free_bytes, files=files)
 
 
 def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> int:

@@ -1,6 +1,9 @@
-"""Whether a disk has room is told in numbers, with the directory that lacks it."""
+"""Whether promises can be kept is told with the directory or file that stands in the way, and in numbers."""
 
 import os
+import shutil
+
+import pytest
 
 from vennue.state.space import NO_BOUND, Space
 
@@ -10,8 +13,37 @@ def test_a_disk_with_room_lacks_nothing(tmp_path):
     assert NO_BOUND.lack() is None
 
 
-def test_a_directory_is_looked_for_where_it_will_be_made(tmp_path):
-    assert Space((tmp_path / "not" / "yet",), 1).lack() is None
+def test_a_directory_that_was_removed_is_told_until_it_is_there_again(tmp_path):
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    space = Space((tmp_path, spool))
+    assert space.lack() is None
+    shutil.rmtree(spool)
+    assert space.lack() == f"{spool} is gone: put it back, or restart the server, which makes what is missing anew"
+    spool.mkdir()
+    assert space.lack() is None
+
+
+def test_a_directory_that_has_become_read_only_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path or not mode & os.W_OK)
+    assert Space((tmp_path,)).lack() == (
+        f"{tmp_path} cannot be written: make it writable for the user that runs the server"
+    )
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+def test_a_file_that_is_held_open_and_is_not_in_its_place_any_more_is_told(tmp_path, replaced):
+    ledger = tmp_path / "ledger.sqlite"
+    ledger.write_bytes(b"old")
+    space = Space((tmp_path,), files=(ledger,))
+    assert space.lack() is None
+    ledger.rename(tmp_path / "elsewhere")
+    if replaced:
+        ledger.write_bytes(b"new")
+    assert space.lack() == (
+        f"{ledger} was removed or replaced, so what is promised now goes with this process: stop the server, and "
+        "restore a backup of the data directory"
+    )
 
 
 def test_what_is_free_for_the_servers_user_counts_and_not_what_is_kept_for_root(tmp_path, monkeypatch):
