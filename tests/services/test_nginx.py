@@ -1,7 +1,9 @@
 """The configuration in deploy/nginx with a real nginx: models come from its cache, everything else from the server."""
 
 import asyncio
+import contextlib
 import hashlib
+import http.client
 import os
 import re
 import shutil
@@ -32,14 +34,16 @@ class Nginx:
     """An nginx in a directory of its own, in front of a server."""
 
     def __init__(self, root: Path, server_port: int) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            self.port, devices_port = one.getsockname()[1], other.getsockname()[1]
         (root / "conf").mkdir()
         (root / "logs").mkdir()
         changes = {
             r"proxy_cache_path \S+": f"proxy_cache_path {root}/cache",
             r"server 127\.0\.0\.1:8765": f"server 127.0.0.1:{server_port}",
-            r"listen 8080": f"listen 127.0.0.1:{self.port}",
+            r"listen 8080": f"listen 127.0.0.1:{devices_port}",
+            r"listen 127\.0\.0\.1:8081": f"listen 127.0.0.1:{self.port}",
+            r'"~\^8081 "': f'"~^{self.port} "',
         }
         text = CONFIGURATION.read_text()
         for old, new in changes.items():
@@ -58,6 +62,7 @@ class Nginx:
             [NGINX, "-p", str(root), "-c", "conf/nginx.conf", "-e", f"{root}/logs/error.log"]
         )
         self.url = f"http://127.0.0.1:{self.port}"
+        self.devices_url = f"http://127.0.0.1:{devices_port}"
         self._wait(root)
 
     def _wait(self, root: Path) -> None:
@@ -182,7 +187,7 @@ def test_devices_work_through_it_and_models_outlive_an_outage_of_the_server(serv
     with nginx.client() as client:
         job = submit(client, demand=1)
         open_round(client, job)
-        with Device(nginx.url) as device:
+        with Device(nginx.devices_url) as device:
             for task in device.tasks(max_tasks=1):
                 assert task.report({"w": task.model["w"] + np.float32(2)}, examples=1)
         view = client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
@@ -191,6 +196,33 @@ def test_devices_work_through_it_and_models_outlive_an_outage_of_the_server(serv
         server.kill()
         assert numbers(client.get(path).content) == [2.0] * 4
         assert client.get("/v1/jobs").status_code == 502
+
+
+def test_the_door_for_devices_takes_what_they_need_and_nothing_else(server, nginx):
+    with nginx.client() as client:
+        digest = put(client, b"model" * 100)
+    with httpx.Client(base_url=nginx.devices_url) as device:
+        assert device.post("/v1/check-ins", json={"device": "d"}).status_code == 200
+        assert device.get(f"/v1/blobs/{digest}").status_code == 200
+        assert device.get("/v1/assignments/none/upload").status_code == 401  # which the server itself says
+        for method, path in (
+            ("GET", "/v1/jobs"), ("POST", "/v1/jobs"), ("PUT", "/v1/policy"), ("GET", "/v1/pool"), ("GET", "/metrics"),
+            ("GET", "/"), ("GET", "/v1/check-ins"), ("PUT", f"/v1/blobs/{digest}"), ("GET", "/v1/assignments/"),
+            ("PATCH", f"/v1/blobs/{digest}/upload"), ("POST", "/v1/leaves"),
+        ):  # fmt: skip
+            answer = device.request(method, path)
+            assert (answer.status_code, answer.json()["title"]) == (404, "not found"), (method, path)
+            assert answer.headers["content-type"] == "application/problem+json"
+    for path in ("/v1/assignments/../jobs", "/v1/assignments/..%2Fjobs", "/v1/assignments/%2e%2e/jobs", "//v1/jobs"):
+        assert raw_status(nginx.devices_url, path) == 404
+
+
+def raw_status(url: str, path: str) -> int:
+    """The answer to a path that is sent as it stands: an HTTP client would tidy it up."""
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)) as connection:
+        connection.putrequest("GET", path, skip_accept_encoding=True)
+        connection.endheaders()
+        return connection.getresponse().status
 
 
 def test_an_upload_in_parts_goes_through(server, nginx):
