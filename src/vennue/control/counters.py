@@ -14,11 +14,14 @@ class Counters(msgspec.Struct):
     reports: int = 0
     duplicates: int = 0
     refused_reports: int = 0
+    """By themselves, or named as what keeps a leaf's partial sum from being counted."""
     late_reports: int = 0
     """Of the refused ones: those of devices that worked, and came too late."""
     report_bytes: int = 0
     partials: int = 0
-    """Leaves' partial sums; the reports in them count as reports, too."""
+    """Leaves' partial sums that were counted; the reports in them count as reports, too."""
+    refused_partials: int = 0
+    """Those that were not. Most come again, without the reports that stood in their way."""
     commits: int = 0
     failed_commits: int = 0
     policy_failures: int = 0

@@ -66,8 +66,22 @@ class Leaves:
             InvalidUpdate: the sum does not fit the round's model, or does not fit what is said of it.
             Conflict: the attempt needs every update by itself.
         """
+        counters = self._coordinator.counters
+        try:
+            receipt = await self._take(attempt, id, manifest, body)
+        except VennueError:
+            counters.refused_partials += 1
+            raise
+        if receipt.counted:
+            counters.reports += len(manifest.reports)
+            counters.report_bytes += sum(report.body_bytes for report in manifest.reports)
+        counters.partials += receipt.counted
+        counters.refused_partials += not receipt.counted
+        return receipt
+
+    async def _take(self, attempt: AttemptId, id: str, manifest: PartialManifest, body: Body) -> PartialReceipt:
         coordinator = self._coordinator
-        data, counters = coordinator.data, coordinator.counters
+        data = coordinator.data
         partial = partial_of(id, manifest)
         obstacles = await self._obstacles(attempt, manifest)
         if obstacles is not None:
@@ -90,9 +104,6 @@ class Leaves:
             raise
         await data.take(attempt, partial)
         await coordinator.settled()
-        counters.reports += len(reports)
-        counters.report_bytes += sum(report.body_bytes for report in manifest.reports)
-        counters.partials += 1
         return PartialReceipt(counted=True)
 
     async def _obstacles(self, attempt: AttemptId, manifest: PartialManifest) -> PartialReceipt | None:
@@ -123,6 +134,9 @@ class Leaves:
             return None
         await self._coordinator.data.refuse(attempt, refused)  # a restart must not count what was said to be refused
         await self._coordinator.settled()
+        counters, endings = self._coordinator.counters, self._coordinator.endings
+        counters.refused_reports += len(refused) + len(wrong)
+        counters.late_reports += sum(map(endings.credit, refused))
         return PartialReceipt(counted=False, counted_before=counted_before, refused=refused | wrong)
 
     async def _counts(self, report: PartialReport) -> bool:

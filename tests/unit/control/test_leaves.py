@@ -99,6 +99,24 @@ async def test_an_assignment_that_is_over_is_named_with_the_reason(rig):
     assert await send(rig, "p2", late) == PartialReceipt(counted=True)
 
 
+async def test_refused_sums_are_counted_and_so_are_the_reports_that_they_are_refused_for(rig):
+    _, tasks = await started(rig, lease_s=60)
+    counters = rig.coordinator.counters
+    forged = PartialReport(tasks[1].assignment, tasks[2].token, 100, 1.0)
+    wrong = msgspec.structs.replace(manifest(tasks[1]), reports=[forged])
+    await send(rig, "p1", tasks[1], about=wrong)
+    with pytest.raises(InvalidUpdate):
+        await send(rig, "p2", tasks[1], data=sums([np.nan, 1.0]))
+    assert (counters.refused_partials, counters.refused_reports, counters.late_reports) == (2, 1, 0)
+    rig.clock.now += 1000
+    rig.check_in("d9")
+    for _ in range(2):
+        await send(rig, "p3", *tasks[:2])
+    assert (counters.refused_partials, counters.refused_reports) == (4, 5)
+    assert counters.late_reports == 2  # each credited once
+    assert (counters.partials, counters.reports) == (0, 0)
+
+
 async def test_a_lease_that_runs_out_while_the_sum_arrives_leaves_nothing_of_it(rig, tmp_path):
     _, tasks = await started(rig, lease_s=60)
 
