@@ -88,19 +88,19 @@ class Leaves:
             return obstacles
         try:
             await data.receive_partial(attempt, partial, body)
-            reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
-            check_not_refused(coordinator, partial.receipts)
-            coordinator.apply(ReportTogether(reports))
+            try:
+                reports = tuple(Report(report.assignment, self._holder(report)) for report in manifest.reports)
+                check_not_refused(coordinator, partial.receipts)
+                coordinator.apply(ReportTogether(reports))
+            except VennueError:
+                await data.drop_partial(attempt, id)
+                raise
         except (TooLate, NotFound, Conflict) as error:
-            await data.drop_partial(attempt, id)
             obstacles = await self._obstacles(attempt, manifest)  # some were counted, or ended, while the sum arrived
             if obstacles is not None:
                 return obstacles
             if isinstance(error, TooLate):  # what was in its way is gone again
                 raise Overloaded("the sum could not be counted", retry_after_s=RETRY_S, fix="send it again") from error
-            raise
-        except VennueError:
-            await data.drop_partial(attempt, id)
             raise
         await data.take(attempt, partial)
         await coordinator.settled()

@@ -491,6 +491,15 @@ class RoundAggregator:
                 return None
             unit = Unit.of(record)
             assert unit.partial is not None, "a partial sum's record says what is in it"
+            if unit.receipts.keys() != sink.partial.receipts.keys():
+                self.refused_updates += 1
+                self.refused_bytes += sink.received_bytes
+                raise Conflict(
+                    "a sum of other reports has this id",
+                    field="partial",
+                    value=unit.partial.id,
+                    fix="give each sum an id of its own",
+                )
             if any(other.record is record for other in self._finished.values()):
                 return False
             return self._waiting.setdefault(unit.partial.id, unit) is unit

@@ -364,7 +364,7 @@ class PartialSink(_Sink[bool]):
     ) -> None:
         reader = HeaderReader(max_header_bytes=rules.max_header_bytes, error=InvalidUpdate)
         super().__init__(reader, rules.max_partial_bytes, writer, ended)
-        self._partial = partial
+        self.partial = partial
         self._rules = rules
 
     def finish(self) -> bool:
@@ -372,11 +372,12 @@ class PartialSink(_Sink[bool]):
 
         Raises:
             InvalidUpdate: it is cut off, or a number in it is not finite or too large.
+            Conflict: a sum of other reports has its id.
             StorageError: it cannot be stored.
             TooLate: the attempt was closed meanwhile.
         """
         with self._lock:
-            return self._finish(partial_key(self._partial.id), self._partial.to_meta)
+            return self._finish(partial_key(self.partial.id), self.partial.to_meta)
 
     def _check_header(self, layout: ModelLayout) -> None:
         if layout.header not in {sums_layout(self._rules.layout, itemsize).header for itemsize in (4, 8)}:
@@ -385,7 +386,7 @@ class PartialSink(_Sink[bool]):
     def _check_body(self, body: MappedModel) -> None:
         for tensor in body.layout.tensors:
             peak = body.peak(tensor, error=InvalidUpdate)
-            limit = MAX_MAGNITUDE * MAX_WEIGHT * len(self._partial.receipts)
+            limit = MAX_MAGNITUDE * MAX_WEIGHT * len(self.partial.receipts)
             if peak > limit:
                 raise InvalidUpdate(f"a number in it is {peak:g}", field=tensor.name, value=peak, limit=limit)
 

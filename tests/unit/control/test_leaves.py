@@ -253,6 +253,23 @@ async def test_one_sum_that_arrives_twice_at_once_counts_once(rig):
     assert (view.weight, rig.numbers(view.result)) == (3.0, [3.0, 3.0])
 
 
+@pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
+async def test_a_sum_with_the_id_of_another_one_is_refused_and_both_their_reports_may_still_count(rig, at_once):
+    job, tasks = await started(rig)
+    first, other = send(rig, "p1", *tasks[:2]), send(rig, "p1", tasks[2], data=sums([5.0, 5.0]))
+    if at_once:
+        answers = await asyncio.gather(first, other, return_exceptions=True)
+    else:
+        answers = [await first, (await asyncio.gather(other, return_exceptions=True))[0]]
+    (refused,) = (answer for answer in answers if isinstance(answer, Conflict))
+    assert (refused.field, refused.value) == ("partial", "p1")
+    assert "an id of its own" in (refused.fix or "")
+    for task, value in zip(tasks, (2.0, 2.0, 5.0), strict=True):
+        await rig.report(task, value)  # a repeat, where its sum counts
+    view = await rig.coordinator.round(job, 1, wait_s=20)
+    assert (view.state, view.reported, rig.numbers(view.result)) == ("committed", 3, [3.0, 3.0])
+
+
 async def test_overlapping_sums_that_arrive_at_once_count_one_of_them(rig):
     _, tasks = await started(rig)
     first, second = await asyncio.gather(send(rig, "p1", *tasks[:2]), send(rig, "p2", *tasks[1:]))
