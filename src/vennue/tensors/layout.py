@@ -26,6 +26,7 @@ MAX_HEADER_BYTES: Final = 16 * 2**20
 LENGTH_BYTES: Final = 8
 
 _MAX_RANK: Final = 32
+_MAX_ELEMENTS: Final = 2**60 - 1  # an empty array must have a shape that numpy can make, in float64, too
 _MAX_NAME: Final = 1024  # errors and logs name tensors
 _METADATA: Final = "__metadata__"
 
@@ -260,6 +261,13 @@ def _parse_tensor(name: str, entry: object, error: type[InvalidInput]) -> Tensor
     if claimed != size:
         needed = size if size < 2**64 else "more"
         raise error(f"shape and dtype need {needed} bytes, but it claims {claimed}", field=field, value=claimed)
+    if math.prod(filter(None, shape)) > _MAX_ELEMENTS:
+        raise error(
+            "it is empty, and its other sizes are larger than an array can have",
+            field=field,
+            value=str(shape)[:200],
+            limit=_MAX_ELEMENTS,
+        )
     return Tensor(name, dtype, tuple(shape), start, stop)
 
 

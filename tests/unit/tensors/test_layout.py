@@ -80,6 +80,7 @@ LIES = {
     "more dimensions than numpy has": {"a": entry(shape=[1] * 33, offsets=(0, 4))},
     "a shape of 2^40 elements over 4 bytes": {"a": entry(shape=(2**20, 2**20), offsets=(0, 4))},
     "a shape whose size wraps around in 64 bits": {"a": entry(shape=(2**31, 2**31, 4), offsets=(0, 0))},
+    "an empty shape that no array can have": {"a": entry(shape=(0, 2**61), offsets=(0, 0)), "b": entry()},
     "a span longer than the shape": {"a": entry(offsets=(0, 28))},
     "offsets backwards": {"a": entry(shape=(0,), offsets=(4, 0))},
     "three offsets": {"a": entry(offsets=(0, 12, 24))},
