@@ -91,6 +91,7 @@ async def test_a_requirement_that_nobody_meets_any_more_while_its_round_waits_is
         ({"min_reports": 1, "min_fraction": 0.5}, "min_reports"),
         ({"deadline_s": 600, "time_limit_s": 60}, "time_limit_s"),
         ({"mode": "async", "buffer_size": 2, "deadline_s": 60}, "deadline_s"),
+        ({"mode": "async", "buffer_size": 2, "min_fraction": 0.5}, "min_fraction"),
         ({"max_staleness": 2}, "max_staleness"),
     ],
 )

@@ -17,6 +17,7 @@ from vennue.core.job import JobSpec
 from vennue.core.pool import Pool
 from vennue.core.requirement import Requirement
 from vennue.updates.plan import RoundPlan
+from vennue.updates.strategies import Robust
 
 _FIX = 'or submit it with if_infeasible: "wait"'
 _MODES = {
@@ -86,7 +87,8 @@ def admit(pool: Pool, spec: JobSpec, now: float, *, window_s: float, requirement
     """
     if requirement is None:
         requirement, _ = spec.check(pool.schema)
-    RoundPlan.of(spec)
+    spec.check_idle_fields()
+    _check_accumulator(spec, RoundPlan.of(spec))
     _check_mode(spec)
     seen = outlook(pool, spec, requirement, now)
     if spec.if_infeasible == "refuse":
@@ -108,6 +110,16 @@ def _check_mode(spec: JobSpec) -> None:
     mode, why, fix = _MODES.get(spec.strategy, (spec.mode, "", ""))
     if mode != spec.mode:
         raise InvalidInput(f"{spec.strategy} {why}", field="strategy", value=spec.strategy, fix=fix)
+
+
+def _check_accumulator(spec: JobSpec, plan: RoundPlan) -> None:
+    if isinstance(plan.strategy, Robust) and spec.accumulator != "float32":
+        raise InvalidInput(
+            f"{spec.strategy} compares reports, and sums none",
+            field="accumulator",
+            value=spec.accumulator,
+            fix="leave it out: a model in float64 is computed in float64",
+        )
 
 
 def _check_quota(pool: Pool, spec: JobSpec) -> None:

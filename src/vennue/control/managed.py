@@ -46,6 +46,11 @@ def check_managed(managed: Managed, spec: JobSpec) -> None:
         raise
     if managed.evaluate_every < 1:
         raise _bad("managed.evaluate_every", managed.evaluate_every, "must be at least 1", "1 evaluates every round")
+    if spec.mode == "async" and managed.evaluate_every != 1:
+        raise _bad(
+            "managed.evaluate_every", managed.evaluate_every, "an asynchronous job tells all its devices the same",
+            "leave it out: each of them evaluates the model that it is given",
+        )  # fmt: skip
     target = managed.target
     if target is None:
         if spec.rounds is None:

@@ -30,6 +30,7 @@ MAX_CODECS = 16
 PLAIN = ("plain",)
 DEFAULT_MIN_FRACTION = 0.8
 DAY_S = 86_400.0
+DEFAULT_ROUND_LIMIT_S = 7 * DAY_S
 MIN_DEADLINE_S = 1.0
 """Below this no device could answer: a check-in, a download, a training step and an upload do not fit."""
 MAX_DURATION_S = 36_525 * DAY_S
@@ -77,7 +78,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Model updates after which an asynchronous device's report is refused; None for no limit."""
     lease_s: float | None = None
     """How long a device may take before it is presumed lost; by default the deadline, or ten minutes without one."""
-    round_limit_s: float = 7 * DAY_S
+    round_limit_s: float = DEFAULT_ROUND_LIMIT_S
     """A round without a deadline is tried again after this long, whatever happens."""
     max_attempts: int | None = None
     """Attempts at one round before the job fails; None to try for ever."""
@@ -132,6 +133,41 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 error.field = "private_requirement"
                 raise
         return requirement, private
+
+    def check_idle_fields(self) -> None:
+        """Make sure that every field says something, together with the others.
+
+        This is for whoever writes a spec: a job that is there already goes on as it did.
+
+        Raises:
+            InvalidInput: one would be passed over in this mode, or with this deadline.
+        """
+        if self.min_fraction != DEFAULT_MIN_FRACTION:
+            if self.mode == "async":
+                raise _bad(
+                    "min_fraction", self.min_fraction, "an asynchronous job has no rounds", "buffer_size says it there"
+                )
+            if self.deadline_s is None:
+                raise _bad(
+                    "min_fraction",
+                    self.min_fraction,
+                    "only applies to rounds with a deadline: others wait for all reports",
+                    "give a deadline_s, or say with min_reports how many are enough",
+                )
+        if self.mode == "async" and self.overcommit != 1.0:
+            raise _bad(
+                "overcommit",
+                self.overcommit,
+                "an asynchronous job keeps as many devices training as it demands",
+                "leave it out, and raise the demand for more",
+            )
+        if self.deadline_s is not None and self.round_limit_s != DEFAULT_ROUND_LIMIT_S:
+            raise _bad(
+                "round_limit_s",
+                self.round_limit_s,
+                "only applies to rounds without a deadline",
+                "leave out one of them",
+            )
 
     def _check_numbers(self) -> None:
         if not 1 <= self.demand <= MAX_DEMAND:

@@ -87,6 +87,7 @@ def what_if(
         InvalidInput: the spec makes no sense, nobody has checked in yet, or the policy is not here.
     """
     spec.check(AttributeSchema.open())
+    spec.check_idle_fields()
     loads = [*snapshot.jobs, JobLoad(id="", name=spec.name, spec=spec, rounds_left=spec.rounds, collection_s=None)]
     kinds, rates = _kinds(snapshot, [load.spec.requirement for load in loads])
     mean_rates = rates.mean(axis=0)

@@ -265,6 +265,7 @@ def _check(workload: Workload, source: str) -> None:
             raise bad(f"{at}.requirement", "the job has a class already", "leave out one of them", entry.requirement)
         try:
             entry.check(AttributeSchema.open())
+            entry.check_idle_fields()
         except InvalidInput as error:
             error.message, error.field = f"{source}: {error.message}", f"{at}.{error.field}"
             raise

@@ -152,6 +152,14 @@ async def test_what_could_never_end_or_makes_no_sense_is_refused_by_field(rig, m
     assert rig.coordinator.pool.jobs == {}
 
 
+async def test_an_asynchronous_job_cannot_evaluate_every_other_round_since_its_devices_are_all_told_the_same(rig):
+    asked = JobSpec(name="learner", demand=2, rounds=3, mode="async", buffer_size=2)
+    with pytest.raises(InvalidInput) as caught:
+        await rig.coordinator.submit(asked, managed=Managed(model=rig.model(), evaluate_every=2))
+    assert caught.value.field == "managed.evaluate_every"
+    await rig.coordinator.submit(asked, managed=Managed(model=rig.model()))
+
+
 async def test_one_key_makes_one_managed_job(rig):
     first, again = await submit(rig, key="k"), await submit(rig, key="k")
     assert first.id == again.id

@@ -49,6 +49,38 @@ def test_a_field_that_makes_no_sense_is_named(field: str, value: object, fields:
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(
+    ("field", "fields"),
+    [
+        ("min_fraction", {"min_fraction": 0.5}),
+        ("min_fraction", {"min_fraction": 0.5, "mode": "async", "buffer_size": 2}),
+        ("overcommit", {"overcommit": 1.3, "mode": "async", "buffer_size": 2}),
+        ("overcommit", {"overcommit": "auto", "mode": "async", "buffer_size": 2}),
+        ("round_limit_s", {"round_limit_s": 3600.0, "deadline_s": 60.0}),
+    ],
+)
+def test_a_field_that_would_be_passed_over_is_named_with_what_to_do(field: str, fields: dict[str, object]) -> None:
+    asked = spec(**fields)
+    asked.check(DEFAULT_SCHEMA)  # a job that is there already goes on as it did
+    with pytest.raises(InvalidInput) as caught:
+        asked.check_idle_fields()
+    assert (caught.value.field, caught.value.value) == (field, fields[field])
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"min_fraction": 0.5, "overcommit": 1.3, "deadline_s": 60.0},
+        {"overcommit": "auto", "min_reports": 5, "round_limit_s": 3600.0},
+        {"mode": "async", "buffer_size": 2, "max_staleness": 3, "round_limit_s": 3600.0, "lease_s": 60.0},
+    ],
+)
+def test_fields_that_say_something_together_are_taken(fields: dict[str, object]) -> None:
+    spec(**fields).check_idle_fields()
+
+
 def test_an_unknown_attribute_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UnknownAttribute, match="ram_gb"):
         spec(requirement="device.ram_bg >= 4").check(DEFAULT_SCHEMA)

@@ -105,7 +105,7 @@ arrivals: {kind: list, at_s: [0, 5.5, 60]}
 jobs:
   - {demand: 10, rounds: 3, class: big, deadline_s: 300}
   - {demand: 20, rounds: 4, requirement: 'device.android >= 11', mode: async, buffer_size: 5, workload_s: 12}
-  - {name: last, demand: 30, rounds: 5, class: any, overcommit: 1.3, min_fraction: 0.9, arrival_s: 7}
+  - {name: last, demand: 30, rounds: 5, class: any, overcommit: 1.3, min_fraction: 0.9, deadline_s: 60, arrival_s: 7}
 """
 
 
@@ -165,6 +165,7 @@ JOB = "jobs: [{demand: 1, rounds: 2}]\n"
         ("name: x\njobs: [{demand: 0, rounds: 2}]", "jobs[0].demand", "must be 1 to"),
         ("name: x\njobs: [{demand: 1, rounds: 2, deadline_s: 0}]", "jobs[0].deadline_s", "no device can answer"),
         ("name: x\njobs: [{demand: 1, rounds: 2, min_fraction: 2}]", "jobs[0].min_fraction", "at most 1"),
+        ("name: x\njobs: [{demand: 1, rounds: 2, min_fraction: 0.5}]", "jobs[0].min_fraction", "with a deadline"),
         ("name: x\njobs: [{demand: 1, rounds: 2, mode: async}]", "jobs[0].buffer_size", "needs at least 1"),
         ("name: x\njobs: [{demand: 1, rounds: 2, class: big}]", "jobs[0].class", "unknown class 'big'"),
         ("name: x\nclasses: {bigger: 'true'}\njobs: [{demand: 1, rounds: 2, class: bigge}]", "jobs[0].class", "bigger"),
