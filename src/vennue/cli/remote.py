@@ -20,15 +20,12 @@ from vennue.core.ids import Digest
 from vennue.protocol import Health, JobList, JobView
 from vennue.sdk.download import Buffer
 from vennue.sdk.retry import Retry
-from vennue.sdk.transport import BlockingTransport, Timing, blocking
+from vennue.sdk.transport import DEFAULT_SERVER, SERVER_VARIABLE, BlockingTransport, Timing, blocking
 from vennue.sdk.wire import Wire
-
-DEFAULT_SERVER = "http://127.0.0.1:8765"
-"""Where ``vennue serve`` listens when it is told nothing else."""
 
 _PAGE = 500
 _LISTED = "`vennue jobs` lists them"
-_ANOTHER = "name another server with --server or VENNUE_SERVER"
+_ANOTHER = f"name another server with --server or {SERVER_VARIABLE}"
 
 T = TypeVar("T")
 
@@ -38,7 +35,7 @@ T = TypeVar("T")
 class Remote:
     """Which server to ask, and how to show its answer."""
 
-    server: Annotated[str, Parameter(env_var="VENNUE_SERVER")] = DEFAULT_SERVER
+    server: Annotated[str, Parameter(env_var=SERVER_VARIABLE)] = DEFAULT_SERVER
     """Address of the server."""
     json: bool = False
     """Print one JSON document instead."""

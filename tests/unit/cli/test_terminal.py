@@ -169,7 +169,7 @@ def test_an_address_that_is_none_is_invalid_input(capsys):
 
 
 def test_the_default_address_is_where_the_server_listens():
-    from vennue.cli.remote import DEFAULT_SERVER
+    from vennue.sdk.transport import DEFAULT_SERVER
     from vennue.server.config import ServerConfig
 
     config = ServerConfig()
