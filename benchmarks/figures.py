@@ -1,18 +1,16 @@
-"""Curves as SVG files of their own, for pages that are read on a light and on a dark ground."""
+"""Curves as SVG files of their own."""
 
-import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from vennue.simulation.report import svg
+from vennue.simulation.report.picture import picture
 
 GAP = 48.0
 MARGIN = 16.0
 HEIGHT = 170.0
 ROW_HEIGHT = HEIGHT + 86.0
-_NEEDED = re.compile(r":root|@media \(prefers|text|line\.|rect,|\.c\d|\.key|\.curve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +63,7 @@ def write(path: Path, about: str, panels: Sequence[Panel], *, columns: int) -> N
         left = GAP + column * (width + GAP + MARGIN)
         parts.append(_panel(panel, left, top + 34 + row * ROW_HEIGHT, width))
     rows = -(-len(panels) // columns)
-    drawing = svg.figure(top + rows * ROW_HEIGHT, about, *parts)
-    style = (resources.files("vennue.simulation.report") / "style.css").read_text(encoding="utf-8")
-    size = f'width="{svg.WIDTH:g}" height="{top + rows * ROW_HEIGHT:g}"'
-    drawing = drawing.replace("<svg", f'<svg xmlns="http://www.w3.org/2000/svg" {size}', 1)
-    drawing = drawing.replace(">", f"><style>{_used(style)}</style>", 1)
+    drawing = picture(top + rows * ROW_HEIGHT, about, *parts)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(drawing + "\n", encoding="utf-8")
 
@@ -92,20 +86,3 @@ def _panel(panel: Panel, left: float, top: float, width: float) -> str:
         kind = f"{curve.kind} curve"
         parts.append(svg.path((frame.at(*point) for point in curve.points), kind, svg.told(curve.name)))
     return "".join(parts)
-
-
-def _used(style: str) -> str:
-    """The rules of the report's style that its drawings need: colours, texts, lines."""
-    kept = [rule for rule in _rules(style) if _NEEDED.match(rule)]
-    # A picture has no page around it: on a dark one it brings a ground of its own.
-    return "".join(kept) + "svg{background:var(--page)}"
-
-
-def _rules(style: str) -> Iterator[str]:
-    """The style's outermost rules, in order."""
-    depth, start = 0, 0
-    for at, character in enumerate(style):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "}" and depth == 0:
-            yield style[start : at + 1].strip()
-            start = at + 1

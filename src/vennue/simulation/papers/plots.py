@@ -1,14 +1,13 @@
-"""The plots of the studies, each an SVG file that stands by itself: it carries its style and its ground."""
+"""The plots of the studies, each an SVG file that stands by itself."""
 
-import importlib.resources
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from vennue.simulation.report import svg
+from vennue.simulation.report.picture import picture
 from vennue.simulation.report.svg import Frame, Scale, label, legend, line, told
 from vennue.simulation.tables import Estimate
 
-_MARGIN = 16.0
 _LEFT = 56.0
 
 
@@ -28,19 +27,6 @@ class Panel(NamedTuple):
     series: Sequence[Series]
     published: Sequence[tuple[float, float]] = ()
     """What the paper prints, as diamonds."""
-
-
-def standalone(height: float, about: str, *children: str) -> str:
-    """A drawing as a file."""
-    sheet = importlib.resources.files("vennue.simulation.report").joinpath("style.css").read_text(encoding="utf-8")
-    width = svg.WIDTH + 2 * _MARGIN
-    ground = svg.tag("rect", width=width, height=height + 2 * _MARGIN, style="fill:var(--page)")
-    moved = svg.tag("g", *children, transform=f"translate({svg.number(_MARGIN)} {svg.number(_MARGIN)})")
-    return svg.tag(
-        "svg", svg.tag("title", about), svg.tag("style", sheet), ground, moved,
-        xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 {svg.number(width)} {svg.number(height + 2 * _MARGIN)}",
-        width=svg.number(width), role="img",
-    )  # fmt: skip
 
 
 def lines(
@@ -81,7 +67,7 @@ def lines(
                 what = told(f"{series.name}, {svg.short(x)}: {form(estimate.mean)}")
                 parts.append(svg.dot(*frame.at(x, estimate.mean), 4.5, f"mark {series.kind}", what))
         parts += [_diamond(*frame.at(x, y), f"published: {form(y)}") for x, y in panel.published]
-    return standalone(top + 46 + tall + 44, about, *parts)
+    return picture(top + 46 + tall + 44, about, *parts)
 
 
 def ratios(
@@ -114,7 +100,7 @@ def ratios(
             y += row
         parts.append(line(0, y + gap / 2, right, y + gap / 2, "rule"))
         y += gap
-    return standalone(height + 44, about, *parts)
+    return picture(height + 44, about, *parts)
 
 
 def _top(estimate: Estimate) -> float:
@@ -137,7 +123,7 @@ def _across(frame: Frame, y: float, estimate: Estimate, kind: str) -> str:
 
 def _diamond(x: float, y: float, what: str) -> str:
     shape = f"M{svg.number(x)} {svg.number(y - 5.5)}l5.5 5.5l-5.5 5.5l-5.5 -5.5z"
-    return svg.tag("path", told(what), d=shape, style="fill:none;stroke:var(--ink);stroke-width:1.4")
+    return svg.tag("path", told(what), d=shape, class_="diamond")
 
 
 def _published_key(x: float) -> str:

@@ -54,7 +54,8 @@ def render(results: Results, *, command: str | None = None) -> str:
         supply_and_demand(results),
         gantt(results),
     ]
-    style = importlib.resources.files(__package__).joinpath("style.css").read_text(encoding="utf-8")
+    folder = importlib.resources.files(__package__)
+    style = "".join((folder / name).read_text(encoding="utf-8") for name in ("drawing.css", "style.css"))
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
