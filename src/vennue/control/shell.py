@@ -425,7 +425,11 @@ class Shell:
         except Exception as error:
             if self.pool is not pool:
                 return
-            log.exception("the aggregate of %s failed", attempt)
+            # Our own errors say what is wrong and what to do; of any other one, the log has all that there is.
+            log.error(  # noqa: TRY400
+                "job %s: the aggregate of attempt %s failed: %s", job_of(attempt), attempt, error,
+                exc_info=None if isinstance(error, VennueError) else error,
+            )  # fmt: skip
             self.counters.failed_commits += 1
             self._apply_if_open(CommitFailed(attempt, str(error)))
             return

@@ -151,6 +151,12 @@ class OutOfSpace(StorageError):
     code = "out-of-space"
 
 
+class StrategyFailed(VennueError):
+    """A strategy of somebody's own raised what it should not have; the message says where."""
+
+    code = "strategy-failed"
+
+
 class Unavailable(VennueError):
     """The server cannot be reached, or still fails after the retries."""
 

@@ -11,7 +11,7 @@ from collections import Counter
 
 import msgspec
 
-from vennue.core.errors import Overloaded, StorageError, VennueError
+from vennue.core.errors import Overloaded, StorageError, StrategyFailed, VennueError
 from vennue.protocol import Problem
 from vennue.server.config import Limits
 from vennue.server.http import Answer, Request, Scope, StallWatch, Transport, send
@@ -77,6 +77,8 @@ class Application(ABC):
         scope = request.scope
         if not isinstance(error, VennueError):
             log.error("%s %s failed", scope.method, scope.path, exc_info=error)
+        elif isinstance(error, StrategyFailed):
+            log.error("%s %s: %s", scope.method, scope.path, error)
         elif isinstance(error, StorageError) and self._reports(error):
             log.error("%s %s: %s: %s", scope.method, scope.path, error.value, error)
         document = spread(problem(error), self.rng)

@@ -38,6 +38,7 @@ from vennue.updates.running import RunningSum, Unit, weight_of
 from vennue.updates.spares import Spares
 from vennue.updates.spool import Record, Spool
 from vennue.updates.strategies import Robust, Strategy
+from vennue.updates.strategies.base import failures_told
 from vennue.updates.sums import MetricSums, Partial, Receipt
 from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
 
@@ -192,7 +193,9 @@ class RoundAggregator:
         self._check_own([assignment])
         sha256 = None if sha256 is None else check_digest(sha256)
         announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token, version)
-        self._plan.strategy.check(announced.weight if self._plan.weighting == "examples" else 1.0, announced.metrics)
+        own_weight = announced.weight if self._plan.weighting == "examples" else 1.0
+        with failures_told(self._plan.strategy):
+            self._plan.strategy.check(own_weight, announced.metrics)
         if content_length is not None and content_length > self.max_update_bytes:
             raise TooLarge(
                 "the update is larger than one of this model can be",

@@ -18,7 +18,7 @@ from vennue.tensors.codecs import BLOCK_ELEMENTS
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import Array, MappedModel, narrowed, peak, widened
 from vennue.updates.blobs import BlobStore, BlobWriter
-from vennue.updates.strategies.base import Block, Strategy
+from vennue.updates.strategies.base import Block, Strategy, failures_told
 
 STRATEGY_KEY: Final = "vennue.strategy"
 SLOT_KEY: Final = "vennue.slot"
@@ -62,7 +62,7 @@ def commit_model(
         InvalidInput: the memory is not this strategy's, or not of this model.
         NotFound: a blob of the memory is gone.
         StorageError: a result cannot be stored.
-        Exception: whatever a strategy of the user's raises.
+        StrategyFailed: a strategy of the user's raises.
     """
     slots = [_Slot(name, first, strategy, reported, memory, blobs) for name, first in strategy.slots().items()]
     with ExitStack() as stack:
@@ -135,7 +135,7 @@ class _Slot:
 
 
 def _stepped(strategy: Strategy, block: Block, memory: Mapping[str, Array]) -> Array:
-    with np.errstate(all="ignore"):  # what is not finite is refused below, and fails this job only
+    with np.errstate(all="ignore"), failures_told(strategy):  # what is not finite is refused below, and fails this job
         values = np.asarray(strategy.step(block, memory), order="C")
     if values.dtype.kind not in "fiub":
         raise InvalidModel(

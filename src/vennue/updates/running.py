@@ -20,6 +20,7 @@ from vennue.updates.norm import change_norm
 from vennue.updates.plan import RoundPlan, Weighting
 from vennue.updates.spool import Record, Spool
 from vennue.updates.strategies import Update
+from vennue.updates.strategies.base import failures_told
 from vennue.updates.sums import MetricSums, Partial, Receipt
 
 FOLD_TOGETHER: Final = 4
@@ -211,8 +212,10 @@ class RunningSum:
             staleness=staleness,
             change_norm=lambda: change_norm(self.base, update, codec, is_change=changes),
         )
-        share = self._plan.strategy.share(about)
-        if not (0 <= share.coefficient <= MAX_WEIGHT and 0 < share.weight < math.inf):
+        with failures_told(self._plan.strategy):
+            share = self._plan.strategy.share(about)
+            makes_sense = 0 <= share.coefficient <= MAX_WEIGHT and 0 < share.weight < math.inf
+        if not makes_sense:
             raise InvalidModel(
                 f"the strategy {self._plan.strategy.name} gives an update a share that makes no sense",
                 field="strategy",

@@ -16,7 +16,7 @@ from vennue.core.errors import InvalidModel, InvalidUpdate
 from vennue.tensors.codecs import BLOCK_ELEMENTS, INT8_GROUP, codec_of, is_change
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import Array, MappedModel, widened
-from vennue.updates.strategies.base import Block
+from vennue.updates.strategies.base import Block, failures_told
 from vennue.updates.strategies.robust import Robust
 
 BUDGET_BYTES: Final = 64 * 2**20
@@ -105,14 +105,17 @@ class Combined:
         self.dtype: np.dtype[np.float32 | np.float64] = np.dtype(np.float64 if is_wide else np.float32)
         self._strategy = strategy
         self._updates = updates
-        self._chosen = strategy.choose(updates)
+        with failures_told(strategy):
+            self._chosen = strategy.choose(updates)
 
     def block(self, tensor: Tensor, start: int, stop: int, base: Array, round_number: int) -> Block:
         """Those elements for the strategy's step."""
         combined = np.empty(stop - start, self.dtype)
         for first in range(start, stop, self._updates.step):
             last = min(first + self._updates.step, stop)
-            made = np.asarray(self._strategy.combine(self._updates.changes(self._chosen, tensor, first, last)))
+            changes = self._updates.changes(self._chosen, tensor, first, last)
+            with failures_told(self._strategy):
+                made = np.asarray(self._strategy.combine(changes))
             if made.shape != (last - first,):
                 raise InvalidModel(
                     f"the strategy {self._strategy.name} returned another shape",

@@ -10,7 +10,14 @@ import pytest
 
 from tests.unit.control.rig import rig_at
 from vennue.core import errors
-from vennue.core.errors import IllegalTransition, InvariantViolated, Overloaded, StorageError, VennueError
+from vennue.core.errors import (
+    IllegalTransition,
+    InvariantViolated,
+    Overloaded,
+    StorageError,
+    StrategyFailed,
+    VennueError,
+)
 from vennue.server.app import App
 from vennue.server.config import Limits
 from vennue.server.openapi import describe
@@ -261,7 +268,8 @@ def test_no_error_class_was_forgotten():
         return {kind}.union(*(all_of(child) for child in kind.__subclasses__()))
 
     kinds = all_of(VennueError) - {RequestError}  # which brings its own
-    assert {kind for kind in kinds if status_of(kind.__new__(kind)) == 500} == {VennueError, InvariantViolated}
+    ours = {VennueError, InvariantViolated, StrategyFailed}
+    assert {kind for kind in kinds if status_of(kind.__new__(kind)) == 500} == ours
 
 
 def test_a_problem_carries_the_story_and_when_to_come_back():

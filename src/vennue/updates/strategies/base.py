@@ -16,11 +16,12 @@ Strategies that need all updates side by side, as a median does, subclass `vennu
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import InvalidInput, StrategyFailed, VennueError, described
 from vennue.core.job import Setting
 from vennue.tensors.codecs import Content
 from vennue.tensors.model import Array
@@ -116,6 +117,22 @@ class Strategy(ABC):
         Returns:
             An array of the same length. Numbers that are not finite make the round fail, and change nothing.
         """
+
+
+@contextmanager
+def failures_told(strategy: Strategy) -> Iterator[None]:
+    """Whatever a strategy raises in here becomes a `StrategyFailed` with its file and line; our own errors stay."""
+    try:
+        yield
+    except VennueError:
+        raise
+    except Exception as error:  # a strategy of somebody's own may raise anything
+        raise StrategyFailed(
+            f"the strategy {strategy.name} fails: {described(error, type(strategy).__module__)}",
+            field="strategy",
+            value=strategy.name,
+            fix="repair it, or choose another",
+        ) from error
 
 
 def check_positive(option: str, value: float) -> None:
