@@ -13,6 +13,7 @@ from vennue import protocol
 from vennue.core import errors
 from vennue.core.errors import InvalidInput, Unavailable, VennueError
 
+_TYPE = "urn:vennue:error:"
 _TRY_AGAIN = frozenset({408, 425, 429, 502, 503, 504})
 _DEFECT_ATTEMPTS = 3
 """Tries of a call that the server answers with 500: that is a defect, and seldom passes."""
@@ -54,9 +55,8 @@ def error_of(response: httpx.Response) -> VennueError:
     """The error that a problem document describes; by the status alone where the answer is something else."""
     status = response.status_code
     request = response.request
-    try:
-        problem = msgspec.json.decode(response.content, type=protocol.Problem)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    problem = _problem(response)
+    if problem is None:
         said = response.text.strip()[:200] if response.headers.get("content-type", "").startswith("text/plain") else ""
         problem = protocol.Problem(
             type="",
@@ -78,6 +78,19 @@ def error_of(response: httpx.Response) -> VennueError:
     error = kind(problem.detail or problem.title, **context)
     error.add_note(f"in answer to {request.method} {request.url}")
     return error
+
+
+def is_problem(response: httpx.Response) -> bool:
+    """Whether an answer is one of Vennue's own, and not of what stands in front of it."""
+    problem = _problem(response)
+    return problem is not None and problem.type.startswith(_TYPE)
+
+
+def _problem(response: httpx.Response) -> protocol.Problem | None:
+    try:
+        return msgspec.json.decode(response.content, type=protocol.Problem)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None
 
 
 def _retry_after_s(response: httpx.Response, error: VennueError) -> float:

@@ -27,7 +27,7 @@ from vennue.protocol import (
     PartialManifest,
     PartialReceipt,
 )
-from vennue.sdk.problems import error_of
+from vennue.sdk.problems import error_of, is_problem
 from vennue.server.http import Answer, Request
 from vennue.updates.blobs import BlobWriter
 from vennue.updates.cache import BlobCache
@@ -175,7 +175,7 @@ class HttpUpstream:
         options["headers"] = {**options.get("headers", {}), **self._key}
         response = await self._sent(method, path, **options)
         if not response.is_success:
-            raise self._refused(error_of(response))
+            raise self._refused(self._error_of(response))
         self.refusal, self._is_admitted = None, True
         try:
             return msgspec.json.decode(response.content, type=answer)
@@ -239,7 +239,7 @@ class HttpUpstream:
                 return  # all of it is here, or something else, which the digest will tell
             if not response.is_success:
                 await response.aread()
-                raise error_of(response)
+                raise self._error_of(response)
             skip = 0 if response.status_code == httpx.codes.PARTIAL_CONTENT else writer.offset
             left = int(response.headers.get("content-length", 0)) - skip
             await self._make_room(digest, writer, writer.offset + left)
@@ -259,6 +259,20 @@ class HttpUpstream:
                 return
             del self._coming[digest]
             await asyncio.sleep(ROOM_POLL_S)
+
+    def _error_of(self, response: httpx.Response) -> VennueError:
+        """The error that an answer stands for. That there is no such thing is believed only of a root or a leaf.
+
+        For a while, it may be a proxy that says so, and what it is said of would be given up for good.
+        """
+        error = error_of(response)
+        if isinstance(error, NotFound) and not is_problem(response):
+            return Unavailable(
+                f"{self.url} answers like no root or leaf: {error.message}",
+                field="root",
+                fix="check the address, and what stands in front of the root",
+            )
+        return error
 
     def _refused(self, error: VennueError) -> VennueError:
         """What an error of a call with the key is to devices: that the key is wrong is no fault of theirs."""

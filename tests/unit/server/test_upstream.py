@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from tests.unit.server.test_app import Exchange
-from vennue.core.errors import NotFound
+from vennue.core.errors import NotFound, Unavailable
 from vennue.core.ids import AttemptId, Digest
 from vennue.server import upstream
 from vennue.server.http import Request, StallWatch
@@ -77,6 +77,19 @@ async def test_a_leaf_to_which_nothing_comes_sees_that_its_trouble_is_over(root,
     root.answer = REFUSED
     await up.trouble()
     root.answer = NO_SUCH_ATTEMPT
+    assert await up.trouble() is None
+
+
+async def test_that_an_attempt_is_over_is_believed_of_no_proxy(root, up):
+    root.answer = httpx.Response(404, text="default backend - 404")
+    assert await up.trouble() == "http://root answers like no root or leaf: the server answered 404 Not Found"
+    with pytest.raises(Unavailable):
+        await up.attempt(AttemptId("job.1.1"))
+    with pytest.raises(Unavailable):
+        await up.fetch(Digest("0" * 64))
+    root.answer = NO_SUCH_ATTEMPT
+    with pytest.raises(NotFound):
+        await up.attempt(AttemptId("job.1.1"))
     assert await up.trouble() is None
 
 
