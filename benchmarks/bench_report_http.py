@@ -76,7 +76,7 @@ def _yardsticks(model: bytes) -> tuple[float, float]:
             with served("benchmarks.http_server", TAKE_IN=take_in) as server:
                 heads = [f"PUT / HTTP/1.1\r\nhost: bench\r\ncontent-length: {len(model)}\r\n\r\n"]
                 began_s = server.cpu_s()
-                _send_all(server.url, heads * (TOTAL_MB * 1_000_000 // len(model)), model)
+                send_all(server.url, heads * (TOTAL_MB * 1_000_000 // len(model)), model)
                 speeds.append(TOTAL_MB / (server.cpu_s() - began_s))
     dropped, written = speeds
     return dropped, written
@@ -99,7 +99,9 @@ def _round(
 ) -> _Figures:
     client.post(f"/v1/jobs/{job}/rounds", json={"round": number, "model": digest}).raise_for_status()
     heads = [
-        _head(client.post("/v1/check-ins", json={"device": f"d{device}"}).raise_for_status().json()["task"], model)
+        report_head(
+            client.post("/v1/check-ins", json={"device": f"d{device}"}).raise_for_status().json()["task"], model
+        )
         for device in range(demand)
     ]
     finished_at: list[float] = []
@@ -112,7 +114,7 @@ def _round(
     waiter.start()
     began_cpu_s = server.cpu_s()
     began = time.perf_counter()
-    _send_all(server.url, heads, model)
+    send_all(server.url, heads, model)
     ended = time.perf_counter()
     waiter.join()
     cpu_s = server.cpu_s() - began_cpu_s
@@ -123,20 +125,21 @@ def _round(
     return _Figures(megabytes / (ended - began), megabytes / cpu_s, 1e3 * max(0.0, finished_at[0] - ended))
 
 
-def _head(task: dict[str, Any], model: bytes) -> str:
+def report_head(task: dict[str, Any], model: bytes) -> str:
+    """The beginning of the request in which a task's device reports."""
     return (
         f"PUT /v1/assignments/{task['assignment']}/report HTTP/1.1\r\nhost: bench\r\n"
         f"authorization: Bearer {task['token']}\r\ncontent-length: {len(model)}\r\n\r\n"
     )
 
 
-def _send_all(url: str, heads: list[str], model: bytes) -> None:
+def send_all(url: str, heads: list[str], model: bytes, *, connections: int = CONNECTIONS) -> None:
     """Devices that report the model itself: what it costs is all the server's."""
     waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
     for head in heads:
         waiting.put(head)
     failures: list[str] = []
-    devices = [threading.Thread(target=_send, args=(url, waiting, model, failures)) for _ in range(CONNECTIONS)]
+    devices = [threading.Thread(target=_send, args=(url, waiting, model, failures)) for _ in range(connections)]
     for device in devices:
         device.start()
     for device in devices:

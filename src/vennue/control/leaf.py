@@ -45,6 +45,7 @@ from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import BlobStore
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
+from vennue.updates.spares import MAX_BYTES, Spares
 from vennue.updates.sums import Partial
 
 log = logging.getLogger("vennue.leaf")
@@ -72,6 +73,7 @@ class Leaf:
         answer_s: how long a report waits to be counted before its device is told to ask again.
         max_uploads: reports being received at once.
         durable: whether a spooled report survives a power loss.
+        spare_bytes: how much of the disk `Spares` may take.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class Leaf:
         answer_s: float = 30.0,
         max_uploads: int = 1024,
         durable: bool = False,
+        spare_bytes: int = MAX_BYTES,
     ) -> None:
         self.counters = LeafCounters()
         self.uploads = Uploads(max_uploads)
@@ -92,6 +95,7 @@ class Leaf:
         self._spool = spool
         self._answer_s = answer_s
         self._durable = durable
+        self._spares = Spares(spool.with_name("spares"), max_bytes=spare_bytes)
         self._trunk = Trunk(
             upstream,
             self.uploads,
@@ -149,6 +153,7 @@ class Leaf:
             except StorageError as error:
                 log.warning("%s", error)
         await self.uploads.stop()
+        await asyncio.to_thread(self._spares.clear)
 
     def _sending(self) -> list[asyncio.Task[None]]:
         return [branch.sending for branch in self._branches.values() if branch.sending is not None]
@@ -373,8 +378,9 @@ class Leaf:
                 raise PassOn(f"this leaf cannot sum up for {attempt}", field="attempt", value=attempt) from error
             await self._upstream.fetch(view.model)
             make = functools.partial(
-                RoundAggregator, attempt, view.model, self._blobs, self._spool, plan=plan, durable=self._durable
-            )
+                RoundAggregator, attempt, view.model, self._blobs, self._spool,
+                plan=plan, durable=self._durable, spares=self._spares,
+            )  # fmt: skip
             aggregator = await self.uploads.in_thread(make)
             for partial in aggregator.waiting:  # nobody was told of it: the leaf below sends it again
                 await self.uploads.in_thread(aggregator.drop_partial, partial.id)
@@ -425,6 +431,7 @@ class Leaf:
 
     def _prepare(self) -> list[AttemptId]:
         outgoing = self._trunk.outgoing
+        self._spares.clear()
         try:
             shutil.rmtree(outgoing, ignore_errors=True)
             outgoing.mkdir(parents=True)

@@ -231,6 +231,7 @@ async def _leaf(
         answer_s=config.leaf.answer_s,
         max_uploads=config.limits.uploads,
         durable=config.durable_reports,
+        spare_bytes=config.spare_bytes,
     )
     upstream.pinned = leaf.models
     await stack.enter_async_context(_started(leaf, config.drain_s))

@@ -54,7 +54,7 @@ async def result(rig, job, number=1):
 def files(leaf):
     # os.walk, which does not mind that a leaf at work removes directories meanwhile
     found = [Path(directory, name) for directory, _, names in os.walk(leaf.directory) for name in names]
-    return [path for path in found if "blobs" not in path.parts]
+    return [path for path in found if {"blobs", "spares"}.isdisjoint(path.parts)]
 
 
 # -- what goes right -------------------------------------------------------------------------------------------------
@@ -217,6 +217,17 @@ async def test_what_was_spooled_for_a_round_that_is_over_is_removed(rig, tmp_pat
         await until(lambda: not files(leaf))
 
 
+async def test_files_of_reports_that_went_up_are_kept_for_the_next_ones_until_the_leaf_stops(rig, tmp_path):
+    spares = tmp_path / "leaf" / "spares"
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        _, tasks = await round_of(rig, 2)
+        await leaf.report(tasks[0], 1.0)
+        await until(lambda: len(list(spares.glob("*"))) == 1)
+        await leaf.report(tasks[1], 1.0)
+        await until(lambda: len(list(spares.glob("*"))) == 1)
+    assert not spares.exists()
+
+
 # -- what does not count ---------------------------------------------------------------------------------------------
 
 
@@ -303,6 +314,7 @@ async def test_while_the_root_is_away_a_device_is_told_that_its_report_is_safe_a
                 await leaf.report(tasks[0], 4.0)
         away = False
         await until(lambda: rig.coordinator.counters.reports == 1)
+        leaf.leaf._answer_s = 20.0
         assert (await leaf.report(tasks[0], 4.0)).assignment == tasks[0].assignment
         assert await result(rig, job) == 4.0
 
@@ -360,10 +372,9 @@ async def test_a_device_that_turns_from_one_leaf_to_another_counts_once(rig, tmp
 async def test_a_report_in_a_sum_that_is_refused_for_another_s_sake_is_not_acknowledged(rig, tmp_path):
     """The device asks at the upper leaf, where its report is part of a sum from below that comes to nothing."""
     both = Flush(reports=2, bytes=2**30, age_s=1e6, margin_s=0.0)
-    now_and_then = Flush(reports=2, bytes=2**30, age_s=0.2, margin_s=0.0)
     async with (
         leaf_under(rig, tmp_path / "upper", flush=both) as upper,
-        LeafRig(tmp_path / "lower", lambda: upper.leaf, upper.blobs, flush=now_and_then) as lower,
+        LeafRig(tmp_path / "lower", lambda: upper.leaf, upper.blobs, flush=both) as lower,
     ):
         job, (late, _) = await round_of(rig, 2, lease_s=60.0)
         rig.clock.now += 1000
@@ -379,6 +390,7 @@ async def test_a_report_in_a_sum_that_is_refused_for_another_s_sake_is_not_ackno
         await until(lambda: upper.leaf.waiting == 2)
         above = asyncio.create_task(upper.report(sound, 3.0))
         await asyncio.sleep(0)
+        lower.leaf._trunk.flush = AT_ONCE
         gate.set()
         with pytest.raises(Overloaded, match="send it again"):
             await above
