@@ -7,26 +7,25 @@ never luck; ``soak`` searches for hours (``make soak``).
 import gc
 import os
 import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Deadlines are off: an example's duration says more about the machine than about the code.
-settings.register_profile("dev", max_examples=50, deadline=None, print_blob=True)
-settings.register_profile(
-    "ci",
-    max_examples=100,
-    deadline=None,
-    print_blob=True,
-    derandomize=True,
-    database=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-settings.register_profile(
-    "soak", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
-)
+_COMMON: dict[str, Any] = {
+    "deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]
+}  # fmt: skip
+settings.register_profile("dev", max_examples=50, **_COMMON)
+settings.register_profile("ci", max_examples=100, derandomize=True, database=None, **_COMMON)
+settings.register_profile("soak", max_examples=10_000, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+# A shell lets programs in the background ignore Ctrl-C, and those that they start: tests stop theirs by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Debian keeps daemons out of an ordinary user's PATH, and PostgreSQL's out of everybody's.
 _POSTGRES = map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))

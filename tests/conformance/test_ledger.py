@@ -235,7 +235,7 @@ _BATCHES = st.builds(
 
 
 @given(history=st.lists(_BATCHES, max_size=5))
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_any_history_the_ledger_holds_the_last_record_of_each_id(kind, history, tmp_path_factory):
     async def scenario() -> None:
