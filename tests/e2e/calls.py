@@ -2,11 +2,15 @@
 
 import base64
 import hashlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 
 from tests.e2e.server_process import model
+
+PATIENCE_S = 100.0
 
 
 def sha256(data: bytes) -> str:
@@ -41,6 +45,24 @@ def task_for(client: httpx.Client, device: str, **attributes: object) -> dict[st
 def report(client: httpx.Client, task: dict[str, Any], data: bytes, **headers: str) -> httpx.Response:
     headers = {"authorization": f"Bearer {task['token']}", **{n.replace("_", "-"): v for n, v in headers.items()}}
     return client.put(f"/v1/assignments/{task['assignment']}/report", content=data, headers=headers)
+
+
+def closed(client: httpx.Client, job: str, round_number: int = 1) -> dict[str, Any]:
+    """The round, once it is over, however long that takes."""
+    while True:
+        answer = client.get(f"/v1/jobs/{job}/rounds/{round_number}", params={"wait": 30})
+        assert answer.status_code == 200, answer.text
+        view: dict[str, Any] = answer.json()
+        if view["state"] not in {"open", "committing"}:
+            return view
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Ask until it is so; the limit is for failures."""
+    give_up_at = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
 
 
 def end(client: httpx.Client, *jobs: str) -> None:

@@ -2,14 +2,15 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.calls import until
 from vennue.core.errors import StorageError
 from vennue.state.directory import DataDirectory
 
@@ -105,7 +106,7 @@ def test_a_single_run_says_in_words_how_it_went(demo):
     out, said = process.communicate(timeout=100)
 
     assert process.returncode == 0, said
-    assert "venn-sched   0 s: cheques 0/3, trial 0/3" in said
+    assert re.search(r"venn-sched +\d+ s: cheques 0/3, trial 0/3", said)
     assert "s per job on average" in out
     assert out.strip().endswith("every job completed under venn-sched, each with a lower held-out loss")
 
@@ -117,7 +118,7 @@ def test_an_interrupt_leaves_no_server_and_no_temporary_files(demo, scratch, tmp
     process = demo("--keep", str(kept))
     _await_begin(process)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=100)
 
     assert process.returncode == 130
     assert "Traceback" not in said
@@ -134,15 +135,12 @@ def test_a_killed_demo_takes_its_server_with_it(demo, tmp_path):
     process.communicate()
 
     # Nobody is left to tell when the server has stopped: its hold on the data says so.
-    gives_up_at = time.monotonic() + 30
-    while not _is_free(kept / "venn-sched" / "data"):
-        assert time.monotonic() < gives_up_at, "the server lives on"
-        time.sleep(0.05)
+    until(lambda: _is_free(kept / "venn-sched" / "data"))
 
 
 def _await_begin(process):
     assert process.stderr.readline() == "100 phones, 2 jobs: venn-sched, then random-order\n"
-    assert process.stderr.readline().startswith("venn-sched   0 s")
+    assert re.match(r"venn-sched +\d+ s: ", process.stderr.readline())
 
 
 def _is_free(data):
@@ -155,7 +153,7 @@ def _is_free(data):
 
 def test_a_run_that_does_not_end_in_time_is_a_failure_that_says_which_jobs(demo):
     process = demo("--limit", "0.5", "--json")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=100)
 
     assert process.returncode == 1
     problem = json.loads(out)["error"]

@@ -7,7 +7,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.calls import announced, end, is_problem, of, part, put, report, sha256, state, submit, task_for
+from tests.e2e.calls import announced, closed, end, is_problem, of, part, put, report, sha256, state, submit, task_for
 from tests.e2e.server_process import ServerProcess, model
 
 KEY = "a secret of leaves"
@@ -123,7 +123,7 @@ def test_a_leaf_does_not_start_on_a_roots_directory_whose_reports_it_would_remov
     assert "a root's" in leaf.log
     with ServerProcess(tmp_path / "data") as again, again.client() as owner:
         assert report(owner, task_for(owner, "two"), model(3.0)).status_code == 200
-        view = owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
+        view = closed(owner, job)
         assert (view["state"], view["reported"]) == ("committed", 2)
 
 
@@ -154,7 +154,7 @@ def test_a_report_in_parts_is_collected_by_the_leaf_and_counts_at_the_root(root,
         assert state(device, path, **headers) == (7000, False)
         last = part(device, path, update[7000:], 7000, last=True, **headers)
         assert (last.status_code, last.json()["complete"]) == (200, True)
-        view = owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
+        view = closed(owner, job)
         assert (view["state"], view["reported"], view["weight"]) == ("committed", 1, 7.0)
         assert state(device, path, **headers) == (len(update), True)
         end(owner, job)
@@ -170,5 +170,5 @@ def test_a_leaf_passes_parts_on_that_it_cannot_sum_up(root, leaf):
         assert part(device, path, update[:7000], 0, last=False, **headers).json()["received_bytes"] == 7000
         assert state(owner, path, **headers) == (7000, False)
         assert part(device, path, update[7000:], 7000, last=True, **headers).json()["complete"]
-        assert owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()["state"] == "committed"
+        assert closed(owner, job)["state"] == "committed"
         end(owner, job)

@@ -43,7 +43,7 @@ class Served:
 
     def __exit__(self, *error: object) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=100)
         assert self.process.returncode == 0
 
 
@@ -73,7 +73,7 @@ def test_a_device_trains_through_a_leaf_that_flags_have_started(tmp_path, secret
             with vennue.Job(url, name="mean", demand=1, rounds=1) as job:
                 for turn in job.rounds():
                     assert turn.run({"w": np.zeros(2, np.float32)})["w"].tolist() == [3.0, 3.0]
-            training.join(60)
+            training.join()
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 import json
 import threading
-import time
 
 import numpy as np
 import pytest
 
 import vennue
+from tests.e2e.calls import until
 from tests.e2e.server_process import ServerProcess
 from vennue.cli import run
 from vennue.cli.terminal import ExitCode
@@ -71,16 +71,16 @@ class Devices:
             thread.join()
 
 
-def state_of(say, server, id):
-    return say(server, "show", id)[1]
+def once(say, server, id, condition):
+    """The job, once a condition holds."""
+    views = []
 
+    def holds():
+        views.append(say(server, "show", id)[1])
+        return condition(views[-1])
 
-def until(say, server, id, condition):
-    give_up_at = time.monotonic() + 60
-    while not condition(view := state_of(say, server, id)):
-        assert time.monotonic() < give_up_at, view
-        time.sleep(0.02)
-    return view
+    until(holds)
+    return views[-1]
 
 
 def test_a_managed_job_runs_to_its_end_by_its_strategy_and_its_model_is_pulled(say, job_file, tmp_path):
@@ -91,7 +91,7 @@ def test_a_managed_job_runs_to_its_end_by_its_strategy_and_its_model_is_pulled(s
         code, refused = say(server, "pull", submitted["id"], "-o", str(out))
         assert (code, refused["error"]["code"]) == (ExitCode.FAILED, "conflict")
         with Devices(server.url):
-            view = until(say, server, submitted["id"], lambda view: view["state"] == "completed")
+            view = once(say, server, submitted["id"], lambda view: view["state"] == "completed")
         assert view["committed_rounds"] == 3
         assert say(server, "pull", submitted["id"], "-o", str(out))[0] == ExitCode.OK
         # Momentum 0.5 over changes of 1: steps of 1, 1.5 and 1.75.
@@ -104,11 +104,11 @@ def test_a_killed_server_goes_on_with_it_and_its_strategy_remembers(say, job_fil
     with ServerProcess(tmp_path / "data") as server:
         id = say(server, "submit", job_file(rounds=6))[1]["id"]
         with Devices(server.url):
-            until(say, server, id, lambda view: view["committed_rounds"] >= 2)
+            once(say, server, id, lambda view: view["committed_rounds"] >= 2)
             port = server.port
             server.kill()
             with ServerProcess(tmp_path / "data", port=port) as again:
-                view = until(say, again, id, lambda view: view["state"] == "completed")
+                view = once(say, again, id, lambda view: view["state"] == "completed")
                 out = tmp_path / "model.safetensors"
                 say(again, "pull", id, "-o", str(out))
     assert view["committed_rounds"] == 6

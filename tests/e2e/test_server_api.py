@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.calls import end, is_problem, open_round, put, report, sha256, submit, task_for
+from tests.e2e.calls import closed, end, is_problem, open_round, put, report, sha256, submit, task_for
 from tests.e2e.server_process import ServerProcess, model, numbers, raw_request, read_answer
 
 MIB = 2**20
@@ -31,7 +31,7 @@ def test_a_job_runs_from_submission_to_its_last_commit(client):
     first, second = (task_for(client, device, ram_gb=6) for device in ("a1", "a2"))
     assert report(client, first, model(1.0), vennue_examples="30", vennue_metrics='{"loss": 1}').status_code == 200
     assert report(client, second, model(5.0), vennue_examples="10", vennue_metrics='{"loss": 5}').status_code == 200
-    view = client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 30}).json()
+    view = closed(client, job)
     assert (view["state"], view["weight"], view["metrics"], view["reported"]) == ("committed", 40.0, {"loss": 2.0}, 2)
     assert numbers(client.get(f"/v1/blobs/{view['result']}").content) == [2.0] * 4
     after = client.get(f"/v1/jobs/{job}").json()
@@ -328,7 +328,7 @@ def test_an_update_that_does_not_fit_is_refused_and_the_round_is_unharmed(client
     task = task_for(client, "u1")
     assert told in is_problem(report(client, task, data), 422)["detail"].lower()
     assert report(client, task, model(3.0)).status_code == 200
-    view = client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 30}).json()
+    view = closed(client, job)
     assert (view["state"], view["reported"]) == ("committed", 1)
     end(client, job)
 
@@ -394,7 +394,7 @@ def test_a_cut_off_report_leaves_nothing_and_may_be_sent_again(server, client):
             connection.sendall(raw_request("PUT", path, *headers, body=data[:-7]))
             connection.shutdown(socket.SHUT_RDWR)
     assert report(client, task, data).json()["duplicate"] is False
-    view = client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 30}).json()
+    view = closed(client, job)
     assert numbers(client.get(f"/v1/blobs/{view['result']}").content) == [2.0] * 4
     end(client, job)
 

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from tests.e2e.calls import until
+from tests.e2e.server_process import ServerProcess
 from vennue import Device, Job
 from vennue.core.errors import OutOfSpace
 from vennue.sdk import download
@@ -29,7 +31,8 @@ class Proxy:
     """Passes connections on to a server, and breaks the next ones once so many bytes have passed.
 
     ``down`` and ``up`` are what is yet to come: bytes after which a connection breaks, in order. ``passed_down`` and
-    ``passed_up`` count the bytes of all connections.
+    ``passed_up`` count the bytes of all connections. A client learns that its upload broke after the server did, which
+    has then kept all that passed: otherwise the client might be told of less, and send it again.
     """
 
     def __init__(self, port: int) -> None:
@@ -82,6 +85,10 @@ class Proxy:
                             self.passed_down += len(chunk)
                         if limits and passed[is_up] >= limits[0]:
                             del limits[0]
+                            if is_up:
+                                server.shutdown(socket.SHUT_WR)
+                                while server.recv(65_536):
+                                    pass
                             return
 
 
@@ -105,18 +112,20 @@ def weights(size: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 @contextlib.contextmanager
-def one_round(url: str, model: dict[str, np.ndarray]) -> Iterator[list[dict[str, np.ndarray]]]:
-    """A round of one device while the block runs, and its result behind that."""
-    with Job(url, name="slow", demand=1, rounds=1) as job, ThreadPoolExecutor(1) as owner:
+def one_round(server: ServerProcess, model: dict[str, np.ndarray]) -> Iterator[list[dict[str, np.ndarray]]]:
+    """An open round of one device while the block runs, and its result behind that."""
+    with Job(server.url, name="slow", demand=1, rounds=1) as job, ThreadPoolExecutor(1) as owner:
         (turn,) = itertools.islice(job.rounds(), 1)
         running = owner.submit(turn.run, model)
         results: list[dict[str, np.ndarray]] = []
         try:
+            with server.client() as client:
+                until(lambda: client.get(f"/v1/jobs/{job.id}").json()["open_round"] is not None)
             yield results
         except BaseException:
             job.cancel()
             raise
-        results.append(running.result(30))
+        results.append(running.result())
 
 
 def add_one(device: Device) -> None:
@@ -130,7 +139,7 @@ def test_a_download_cut_at_half_goes_on_from_there_and_the_lease_is_kept(server,
     """Case D7, at a twenty-fifth of its size."""
     monkeypatch.setattr(download, "IN_MEMORY_BYTES", in_memory_bytes)
     model = weights(5 * MIB)  # 20 MiB
-    with Device(proxy.url, retry=QUICK) as device, one_round(server.url, model):
+    with Device(proxy.url, retry=QUICK) as device, one_round(server, model):
         proxy.down = [10 * MIB]
         for task in device.tasks(max_tasks=1):
             assert proxy.down == []
@@ -155,7 +164,7 @@ def test_a_report_that_breaks_half_way_goes_on_in_parts_and_counts_once(server, 
     model = weights(2 * MIB, seed=1)  # 8 MiB
     with Device(proxy.url, retry=QUICK) as device:
         proxy.up = [4 * MIB, 5 * MIB]
-        with one_round(server.url, model) as results:
+        with one_round(server, model) as results:
             add_one(device)
         assert proxy.up == []
         # The first attempt is lost; from then on, only the rest is sent.
@@ -169,7 +178,7 @@ def test_a_report_for_whose_parts_there_is_no_space_is_sent_whole(server, proxy,
 
     monkeypatch.setattr(Wire, "upload", full)
     model = weights(100_000)
-    with Device(proxy.url, retry=QUICK) as device, one_round(server.url, model) as results:
+    with Device(proxy.url, retry=QUICK) as device, one_round(server, model) as results:
         add_one(device)
     np.testing.assert_array_equal(results[0]["w"], model["w"] + np.float32(1))
 
@@ -198,11 +207,11 @@ def test_a_device_on_a_metered_link_learns_from_fewer_bytes(server, proxy, form,
     """Rounding costs the result nothing but the step's own precision: the device reports a change."""
     model = weights(MIB // 2, seed=2)
     with Device(proxy.url, model_form=form, retry=QUICK) as device:
-        with one_round(server.url, model) as first:
+        with one_round(server, model) as first:
             add_one(device)
         np.testing.assert_allclose(first[0]["w"], model["w"] + 1, atol=2e-6)
         before = proxy.passed_down
-        with one_round(server.url, {"w": model["w"] * np.float32(1.0001)}) as second:
+        with one_round(server, {"w": model["w"] * np.float32(1.0001)}) as second:
             add_one(device)
         np.testing.assert_allclose(second[0]["w"], model["w"] * 1.0001 + 1, atol=2e-6)
         assert proxy.passed_down - before < share * model["w"].nbytes + 10_000

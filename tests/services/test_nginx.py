@@ -17,7 +17,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.calls import open_round, put, submit
+from tests.e2e.calls import closed, open_round, put, submit
 from tests.e2e.server_process import ServerProcess, model, numbers
 from tests.e2e.test_leaf_cache import ask, metric
 from vennue import Device
@@ -190,7 +190,7 @@ def test_devices_work_through_it_and_models_outlive_an_outage_of_the_server(serv
         with Device(nginx.devices_url) as device:
             for task in device.tasks(max_tasks=1):
                 assert task.report({"w": task.model["w"] + np.float32(2)}, examples=1)
-        view = client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()
+        view = closed(client, job)
         path = f"/v1/blobs/{view['result']}"
         assert numbers(client.get(path).content) == [2.0] * 4
         server.kill()
