@@ -20,7 +20,7 @@ from vennue.sdk.retry import Retry
 DEVICES = 20
 ROUNDS = 3
 SIZE = 500
-PERSISTENT = Retry(attempts=100, first_s=0.05, most_s=0.2, total_s=100)
+PERSISTENT = Retry(attempts=100_000, first_s=0.05, most_s=0.2, total_s=300)
 
 
 def update_of(assignment: str) -> tuple[np.ndarray, int]:
@@ -40,7 +40,9 @@ class Fleet:
         self._hold_after = hold_after
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(url, number)) for number in range(DEVICES)]
+        self._threads = [
+            threading.Thread(target=self._run, args=(url, number), daemon=True) for number in range(DEVICES)
+        ]
 
     def __enter__(self) -> Self:
         for thread in self._threads:
@@ -71,7 +73,7 @@ class Fleet:
                 self._report(task, weights, examples)
                 return
             self.held.set()
-        self.go_on.wait(60)
+        self.go_on.wait()
         self._report(task, weights, examples)
 
     def _report(self, task: vennue.Task, weights: np.ndarray, examples: int) -> None:
@@ -99,7 +101,7 @@ def test_after_a_kill_both_jobs_finish_and_aggregates_equal_the_acknowledged_rep
     with ServerProcess(tmp_path / "data") as server:
         url, port = server.url, server.port
         jobs = [
-            threading.Thread(target=run_job, args=(url, results), kwargs=spec)
+            threading.Thread(target=run_job, args=(url, results), kwargs=spec, daemon=True)
             for spec in (
                 {"name": "plain", "demand": 7},
                 {"name": "scarce", "demand": 5, "requirement": "device.ram_gb >= 5"},
@@ -108,20 +110,20 @@ def test_after_a_kill_both_jobs_finish_and_aggregates_equal_the_acknowledged_rep
         for job in jobs:
             job.start()
         with Fleet(url, hold_after) as fleet:
-            assert fleet.held.wait(60)
+            assert fleet.held.wait(100)
             server.kill()
             before = list(fleet.acknowledged)
             assert len(before) == hold_after
             with ServerProcess(tmp_path / "data", port=port) as restarted, restarted.client() as client:
                 fleet.go_on.set()
                 for job in jobs:
-                    job.join(90)
+                    job.join()
                 check(client, results, fleet.acknowledged)
                 # No round was tried again: the kill cost nothing that was acknowledged.
                 assert attempts_of(client, results) == 2 * ROUNDS
                 fleet._stop.set()
                 for thread in fleet._threads:
-                    thread.join(60)
+                    thread.join()
                 assert restarted.stop() == 0, restarted.log
         assert fleet.failures == []
 

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import vennue
+from tests.e2e.calls import until
 from tests.e2e.server_process import COMMAND, ServerProcess, environment
 from tests.faults.test_kill_restart import SIZE, update_of
 from vennue.sdk.retry import Retry
@@ -145,6 +146,7 @@ def test_nothing_that_was_told_is_lost_by_fifty_kills_at_random_moments(tmp_path
             time.sleep(rng.uniform(0.0, UNDISTURBED_S))
             server.kill()
     with ServerProcess(data_dir, port=port) as server, server.client() as client:
+        until(lambda: len(world.told.commits) > KILLS)
         world.end()
         assert world.told.failures == []
         check(client, world.told)
