@@ -238,9 +238,15 @@ def _client_options(server: str | None) -> dict[str, Any]:
         "timeout": TIMEOUT,
         "limits": LIMITS,
         "verify": _tls(),
-        "headers": {"user-agent": f"vennue/{version('vennue')}"},
+        "headers": {"user-agent": _user_agent()},
         "follow_redirects": True,
     }
+
+
+@functools.cache
+def _user_agent() -> str:
+    """Read the installed version once: it is looked up in a file."""
+    return f"vennue/{version('vennue')}"
 
 
 @functools.cache

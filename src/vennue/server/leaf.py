@@ -3,8 +3,9 @@
 So a device needs one address, whether that is the root's or a leaf's. Owners and operators ask the root.
 """
 
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -76,7 +77,7 @@ class LeafApp(Application):
             *LeafRoutes(leaf, limits.blob_bytes, leaf_key).routes(),
             *operator.routes(),
         ]
-        operator.description = msgspec.json.encode(describe(routes, version))
+        operator.description = functools.cache(lambda: msgspec.json.encode(describe(routes, version)))
         self.serve(routes)
 
     @property
@@ -159,7 +160,7 @@ class _OperatorRoutes(Collector):
     """Health and metrics of the leaf itself."""
 
     def __init__(self, leaf: Leaf, upstream: HttpUpstream, responses: Counter[int], version: str, space: Space) -> None:
-        self.description = b""
+        self.description: Callable[[], bytes] = bytes
         self._leaf = leaf
         self._upstream = upstream
         self._responses = responses
@@ -207,7 +208,7 @@ class _OperatorRoutes(Collector):
         return json_answer(Health(status="ok", version=self._version))
 
     async def openapi(self, _: Request) -> Answer:
-        return Answer(headers=[("content-type", "application/json")], body=self.description)
+        return Answer(headers=[("content-type", "application/json")], body=self.description())
 
     def collect(self) -> Iterator[Metric]:
         for name, text in _COUNTERS.items():

@@ -1,5 +1,7 @@
 """Routes for operators: the pool and its plan, the policy, metrics, health, and this interface's own description."""
 
+import functools
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -36,12 +38,12 @@ class OperatorRoutes:
         self._limits = limits
         self._version = version
         self._telemetry = telemetry
-        self._description = b""
+        self._description: Callable[[], bytes] = bytes
         self._policy_decoder = msgspec.json.Decoder(PolicyRequest)
 
     def describe(self, routes: list[Route]) -> None:
-        """Make the description that ``/openapi.json`` will answer."""
-        self._description = msgspec.json.encode(describe(routes, self._version))
+        """Have ``/openapi.json`` answer with their description, which is made when it is first asked for."""
+        self._description = functools.cache(lambda: msgspec.json.encode(describe(routes, self._version)))
 
     def routes(self) -> list[Route]:
         """The routes of these handlers."""
@@ -146,4 +148,4 @@ class OperatorRoutes:
 
     async def openapi(self, request: Request) -> Answer:
         """``GET /openapi.json``."""
-        return Answer(headers=[("content-type", "application/json")], body=self._description)
+        return Answer(headers=[("content-type", "application/json")], body=self._description())
