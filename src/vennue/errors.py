@@ -5,6 +5,7 @@ All of them derive from `VennueError`, which says what its attributes mean.
 
 from vennue.core.errors import (
     Conflict,
+    FileDamaged,
     Forbidden,
     IllegalTransition,
     Infeasible,
@@ -28,6 +29,7 @@ from vennue.core.errors import (
 
 __all__ = [
     "Conflict",
+    "FileDamaged",
     "Forbidden",
     "IllegalTransition",
     "Infeasible",

@@ -145,6 +145,12 @@ class StorageError(VennueError):
     code = "storage"
 
 
+class FileDamaged(StorageError):
+    """A file that the server keeps was cut off by somebody else; waiting does not help."""
+
+    code = "file-damaged"
+
+
 class OutOfSpace(StorageError):
     """Storing this would take more than the pool may use of the disk."""
 

@@ -61,9 +61,10 @@ def commit_model(
         InvalidModel: the strategy's numbers are not finite, or too large for the model's dtype.
         InvalidInput: the memory is not this strategy's, or not of this model.
         NotFound: a blob of the memory is gone.
-        StorageError: a result cannot be stored.
+        StorageError: a result cannot be stored; or (`FileDamaged`) what it is made of was cut off.
         StrategyFailed: a strategy of the user's raises.
     """
+    base.check_whole()
     slots = [_Slot(name, first, strategy, reported, memory, blobs) for name, first in strategy.slots().items()]
     with ExitStack() as stack:
         model_writer = stack.enter_context(blobs.create(size_bytes=base.layout.total_bytes, within_quota=False))

@@ -16,6 +16,7 @@ A finished update survives a crash of the process; with ``durable``, a power los
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -33,6 +34,8 @@ from vennue._files import make_directory, storage_errors, sync_directory, write_
 from vennue.core.errors import InvalidInput, StorageError, TooLarge
 from vennue.core.ids import AttemptId
 from vennue.updates.spares import Spares
+
+log = logging.getLogger("vennue.updates")
 
 VERSION: Final = 1
 
@@ -87,6 +90,8 @@ class Spool:
             for path in sorted(self.directory.iterdir()):
                 record = _read(path, attempt) if path.suffix in {_SUFFIX, _TAKEN} else None
                 if record is None:
+                    if path.suffix in {_SUFFIX, _TAKEN}:
+                        log.error("a finished update was damaged on the disk, and is removed: %s", path)
                     self.removed_bytes += path.stat().st_size
                     path.unlink()
                 else:

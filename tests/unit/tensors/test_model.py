@@ -1,12 +1,13 @@
 """Models and their numbers: files, blocks, exact checks and half-precision formats."""
 
 import math
+import os
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
-from vennue.core.errors import InvalidModel, StorageError
+from vennue.core.errors import FileDamaged, InvalidModel, StorageError
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import BLOCK_BYTES, Array, MappedModel, check_model, load, narrowed, peak, save, widened
 
@@ -89,6 +90,25 @@ def test_bytes_behind_the_last_tensor_are_refused(tmp_path):
     path.write_bytes(save(MODEL) + b"extra")
     with pytest.raises(InvalidModel, match="5 bytes follow the last tensor"):
         check_model(path)
+
+
+@pytest.mark.parametrize("step", ["check_whole", "release"])
+def test_a_file_that_is_cut_off_while_it_is_mapped_is_told_before_it_is_touched(tmp_path, step):
+    path = tmp_path / "model"
+    path.write_bytes(save(MODEL))
+    model = MappedModel(path)
+    getattr(model, step)()
+    os.truncate(path, 100)
+    with pytest.raises(FileDamaged, match="the file model was cut off by somebody: it has 100 bytes") as refusal:
+        getattr(model, step)()
+    assert (refusal.value.value, refusal.value.limit) == (str(path), len(save(MODEL)))
+
+
+def test_a_file_that_is_shorter_than_what_is_known_of_it_is_damaged(tmp_path):
+    path = tmp_path / "model"
+    path.write_bytes(save(MODEL)[:-1])
+    with pytest.raises(FileDamaged, match="cut off by somebody"):
+        MappedModel(path, size_bytes=len(save(MODEL)))
 
 
 def test_a_missing_file_is_a_storage_error(tmp_path):

@@ -94,17 +94,18 @@ def test_attempts_do_not_see_each_other(tmp_path, spool):
     assert Spool(tmp_path, AttemptId("job.1.2")).records() == ()
 
 
-def test_what_a_crash_left_unfinished_is_removed(tmp_path, spool):
+def test_what_a_crash_left_unfinished_is_removed(tmp_path, spool, caplog):
     put(spool, "a", b"whole")
     spool.begin().write(BODY)  # and the process dies
     again = Spool(tmp_path, ATTEMPT)
+    assert caplog.records == []
     assert contents(again) == {"a": b"whole"}
     assert again.removed_bytes == 3_000_000
     assert len(files(again)) == 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, 3_000_000, -1])
-def test_a_torn_file_is_removed(tmp_path, spool, size):
+def test_a_torn_file_is_removed_and_told_since_somebody_had_been_told_that_it_arrived(tmp_path, spool, caplog, size):
     record, _ = put(spool, "a", meta={"weight": 1})
     whole = record.path.read_bytes()
     record.path.write_bytes(whole[:size])
@@ -112,6 +113,9 @@ def test_a_torn_file_is_removed(tmp_path, spool, size):
     assert again.records() == ()
     assert again.removed_bytes == len(whole[:size])
     assert files(again) == []
+    assert [one.getMessage() for one in caplog.records] == [
+        f"a finished update was damaged on the disk, and is removed: {record.path}"
+    ]
 
 
 @pytest.mark.parametrize("at", [0, 1_500_000, 2_999_999, 3_000_012, -37, -25, -9])
