@@ -85,7 +85,7 @@ def test_every_error_can_be_imported_from_the_public_module():
 
 @pytest.mark.parametrize("statement", ["import vennue", "import vennue.sdk", "import vennue.cli"])
 def test_an_import_needs_no_optional_library(statement):
-    optional = {"asyncpg", "numba", "plotly", "polars", "pyarrow", "ray", "sklearn", "torch"}
+    optional = {"asyncpg", "numba", "pyarrow", "ray", "sklearn", "torch"}
     assert modules_loaded_by(statement).isdisjoint(optional)
 
 

@@ -23,6 +23,7 @@ from granian._granian import SocketHolder
 from granian.constants import HTTPModes, Interfaces
 from granian.http import HTTP1Settings
 from granian.server.embed import Server
+from threadpoolctl import threadpool_limits
 
 from vennue.control.branch import Flush
 from vennue.control.clock import Clock, pool_clock
@@ -278,6 +279,9 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
         await serve(config, ready=ready, stop=stop)
 
     keep_freed_memory()
+    # A strategy's sums have a thread already. Several that share a processor wait for one another: Krum took ten times
+    # as long.
+    threadpool_limits(1, user_api="blas")
     _allow_connections(config.limits.connections)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(main())
