@@ -22,15 +22,7 @@ from vennue.core.effects import (
 )
 from vennue.core.errors import Conflict, IllegalTransition, NotFound, TooLate
 from vennue.core.errors import JobEnded as JobHasEnded
-from vennue.core.events import (
-    CancelJob,
-    CommitFailed,
-    Committed,
-    CompleteJob,
-    Contact,
-    OpenRound,
-    SubmitJob,
-)
+from vennue.core.events import CancelJob, CommitFailed, Committed, CompleteJob, Contact, OpenRound, SubmitJob
 from vennue.core.ids import AttemptId, Digest, JobId, attempt_id, job_of
 from vennue.core.job import Job, JobState, Setting, unended_predecessors
 from vennue.core.losses import Losses
