@@ -167,6 +167,7 @@ class DataPlane:
         await self.committed(entry.attempt)  # one aggregate follows the other only when that is a commit
         for assignment in assignments:
             await self._taken(entry, assignment)
+        await self.distribution.check(entry.model)
 
         def make(memory: Mapping[str, Digest] | None) -> Aggregate:
             return aggregator.aggregate(assignments=assignments, round_number=round_number, memory=memory)
@@ -249,7 +250,6 @@ class DataPlane:
             StorageError: the spool cannot be read.
         """
         aggregator = await self._aggregator(self._entry(attempt))
-
         await self._answers.recover(attempt, committed)
         # What an asynchronous job has committed from this attempt: only its removal was cut off.
         committed_before = await self._answers.those_kept(aggregator.finished)

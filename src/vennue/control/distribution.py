@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vennue.core.errors import InvalidInput, VennueError
+from vennue.core.errors import InvalidInput, NotFound, VennueError
 from vennue.core.ids import Digest
 from vennue.tensors.rounded import ROUNDINGS
 from vennue.updates.blobs import BlobStore, check_digest
@@ -53,6 +53,42 @@ class Distribution:
         self.variants = variants
         self._making: dict[tuple[Digest, Kind], asyncio.Task[Variant | None]] = {}
         self._turn = asyncio.Semaphore(1)
+        self._checking: dict[Digest, asyncio.Task[None]] = {}
+        self._turn_to_check = asyncio.Semaphore(1)
+
+    def is_checked(self, digest: Digest) -> bool:
+        """Whether a blob is there, and known to be what its name says."""
+        return self.blobs.is_verified(digest) and self.blobs.exists(digest)
+
+    async def check(self, digest: Digest) -> None:
+        """Make sure that a blob is what its name says: one of an earlier process is read, once, whoever asks.
+
+        Raises:
+            NotFound: there is no such blob; or it was damaged on the disk, and is put aside.
+            StorageError: it cannot be read.
+        """
+        if self.is_checked(digest):
+            return
+        checking = self._checking.get(digest)
+        if checking is None:
+            checking = asyncio.get_running_loop().create_task(self._check(digest), name=f"check {digest}")
+            self._checking[digest] = checking
+            checking.add_done_callback(lambda done: self._checked(digest, done))
+        await asyncio.shield(checking)
+
+    async def holds(self, digest: Digest) -> bool:
+        """Whether a blob is there, undamaged; if so, its grace before garbage collection begins anew.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        if not self.blobs.touch(digest):
+            return False
+        try:
+            await self.check(digest)
+        except NotFound:
+            return False
+        return True
 
     async def choose(
         self, digest: Digest, *, zstd: bool = False, base: str | None = None, rounding: str | None = None
@@ -66,10 +102,12 @@ class Distribution:
             rounding: one of `ROUNDINGS`.
 
         Raises:
-            NotFound: there is no such blob.
+            NotFound: there is no such blob, or it was damaged on the disk.
+            StorageError: it cannot be read.
             InvalidInput: the caller asks for something that does not exist.
         """
         kind = self._kind(zstd=zstd, base=base, rounding=rounding)
+        await self.check(digest)
         path = self.blobs.path(digest)
         size_bytes = path.stat().st_size
         for one in (kind, ZSTD if zstd and rounding is None else None):
@@ -102,6 +140,18 @@ class Distribution:
                 raise
             return Kind("delta", known_base) if zstd and self.blobs.exists(known_base) else None
         return ZSTD if zstd else None
+
+    async def _check(self, digest: Digest) -> None:
+        async with self._turn_to_check:
+            damaged = await asyncio.to_thread(self.blobs.verify, digest)
+        if damaged is not None:
+            log.error("model %s was damaged on the disk, and is put aside: %s", digest, damaged)
+            raise NotFound("the model was damaged on the disk", field="digest", value=digest, fix="upload it again")
+
+    def _checked(self, digest: Digest, done: asyncio.Task[None]) -> None:
+        del self._checking[digest]
+        if not done.cancelled():
+            done.exception()  # whoever asked may be gone
 
     async def _variant(self, blob: Digest, kind: Kind) -> Variant | None:
         """A variant; None if there is none, or it takes too long to be made."""

@@ -397,21 +397,24 @@ class Shell:
                 log.error("the policy failed, the last plan stays in force: %s", reason)
 
     def _expect(self, attempt: AttemptId, model: Digest) -> None:
-        job = self.pool.jobs[job_of(attempt)]
+        job, failure = self.pool.jobs[job_of(attempt)], None
         try:
             self.data.expect(attempt, model, job.spec)
-            if not self.data.blobs.exists(model):
-                raise NotFound(f"the model of its round is gone: {model}", field="model")
-        except (InvalidInput, NotFound) as error:
-            # It was checked when the job came: what it names was removed from this machine since.
-            log.error("job %s cannot go on: %s", job.id, error)  # noqa: TRY400 - the reason says it all
-            asyncio.get_running_loop().call_soon(self._give_up, job.id, str(error))
+        except InvalidInput as error:
+            failure = str(error)
+        if failure or not self.data.distribution.is_checked(model):
+            self.spawn(self._check(job.id, model, failure), f"the check of what {attempt} needs")
 
-    def _give_up(self, job: JobId, reason: str) -> None:
+    async def _check(self, job: JobId, model: Digest, failure: str | None) -> None:
+        """End a job of which nothing can come: what it names was removed from this machine, or damaged, meanwhile."""
         try:
-            self.apply(CancelJob(job, reason))
-        except StorageError:
-            log.debug("job %s is not cancelled: the ledger has failed, and the pool will be rebuilt", job)
+            if failure is None:
+                await self.data.distribution.check(model)
+        except NotFound as error:
+            failure = f"model: the model of its round is gone: {model} ({error.message})"
+        if failure and not self.pool.jobs[job].state.terminal:
+            log.error("job %s cannot go on: %s", job, failure)
+            self.apply(CancelJob(job, failure))
 
     async def _commit(self, effect: Commit) -> None:
         attempt, pool = effect.attempt, self.pool

@@ -250,7 +250,8 @@ class _Files:
         self._hashes: OrderedDict[Path, tuple[int, Any]] = OrderedDict()
         self.verified: set[str] = set()
         """The blobs whose bytes are known to be right."""
-        self.used_bytes = sum(path.stat().st_size for path in [*self.blobs(), *self.incoming()])
+        with storage_errors("read the blobs", root):
+            self.used_bytes = sum(_size(path) for path in [*self.blobs(), *self.incoming()])
 
     def place(self, digest: Digest) -> Path:
         return self._root / check_digest(digest)[:2] / digest
@@ -389,6 +390,14 @@ class _Files:
             path.rename(aside)
             self.used_bytes -= size_bytes
         return aside
+
+
+def _size(path: Path) -> int:
+    """The size of a file, 0 of a link that leads nowhere."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _part(expected: Digest, owner: str) -> str:

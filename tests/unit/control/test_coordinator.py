@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, until
+from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, until, update
+from vennue.control.distribution import Distribution
 from vennue.control.notes import PolicyChoice
 from vennue.core.errors import (
     Conflict,
@@ -486,6 +487,54 @@ async def test_a_round_whose_model_is_gone_after_a_restart_ends_its_job_with_the
         assert f"the model of its round is gone: {lost}" in str(rig.coordinator.pool.jobs[broken].reason)
         assert (await rig.coordinator.job(sound)).state == "active"
     assert f"job {broken} cannot go on" in caplog.text
+
+
+@pytest.mark.parametrize("place", [9, -1], ids=["its header", "a number"])
+async def test_a_round_whose_model_was_damaged_ends_its_job_after_a_restart_and_the_model_can_be_stored_anew(
+    tmp_path, place
+):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job()
+        sound = update(9.0)
+        digest = rig.model(9.0)
+        await rig.coordinator.open_round(job, 1, digest, {})
+        await rig.report(rig.task("a"))
+    path = tmp_path / "blobs" / digest[:2] / digest
+    damaged = bytearray(sound)
+    damaged[place] ^= 0xFF
+    path.write_bytes(damaged)
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        await until(lambda: rig.coordinator.pool.jobs[job].state.terminal)
+        assert f"the model of its round is gone: {digest} (the model was damaged on the disk)" in str(
+            rig.coordinator.pool.jobs[job].reason
+        )
+        assert rig.blobs.put(sound) == digest
+        assert path.read_bytes() == sound
+
+
+async def test_no_aggregate_is_made_on_a_model_that_was_damaged(tmp_path, monkeypatch):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job()
+        digest = rig.model(9.0)
+        await rig.coordinator.open_round(job, 1, digest, {})
+        await rig.report(rig.task("a"))
+    path = tmp_path / "blobs" / digest[:2] / digest
+    path.write_bytes(update(8.0))
+    late, check = asyncio.Event(), Distribution.check
+    asked = []
+
+    async def at_first_late(distribution: Distribution, model: Digest) -> None:
+        asked.append(model)
+        if len(asked) == 1:
+            await late.wait()
+        await check(distribution, model)
+
+    monkeypatch.setattr(Distribution, "check", at_first_late)
+    async with rig_at(tmp_path, Clock(2000.0)) as rig:
+        await rig.report(rig.task("b"))
+        await until(lambda: rig.coordinator.pool.jobs[job].state.terminal)
+        late.set()
+        assert rig.coordinator.pool.jobs[job].committed == 0
 
 
 # -- a ledger that fails ---------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from vennue.control import distribution as module
 from vennue.control.distribution import Distribution
 from vennue.core.errors import InvalidInput, NotFound
+from vennue.core.ids import Digest
 from vennue.tensors.model import save
 from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.variants import Variants
@@ -108,3 +110,41 @@ async def test_what_does_not_exist_is_refused(blobs, distribution):
         await distribution.choose(digest, rounding="top-k")
     with pytest.raises(InvalidInput, match="a delta is exact"):
         await distribution.choose(digest, rounding="int8", base=digest)
+
+
+@pytest.fixture
+def damaged(blobs, tmp_path):
+    """The digest of a blob of an earlier process, of which a bit has changed since."""
+    digest = blobs.put(TEXT)
+    path = blobs.path(digest)
+    path.write_bytes(b"T" + TEXT[1:])
+    return digest
+
+
+async def test_a_blob_that_was_damaged_is_sent_to_nobody_and_can_be_stored_anew(tmp_path, damaged, caplog):
+    blobs = DirectoryBlobs(tmp_path / "blobs", durable=False)
+    distribution = Distribution(blobs)
+    asked = await asyncio.gather(*(distribution.choose(damaged) for _ in range(20)), return_exceptions=True)
+    assert all(isinstance(answer, NotFound) and "damaged on the disk" in answer.message for answer in asked)
+    assert caplog.text.count("is put aside") == 1
+    assert not await distribution.holds(damaged)
+    assert blobs.put(TEXT) == damaged
+    assert await distribution.holds(damaged)
+    assert (await distribution.choose(damaged)).path.read_bytes() == TEXT
+
+
+async def test_a_blob_of_an_earlier_process_is_read_once_however_many_ask_for_it(tmp_path, blobs, monkeypatch):
+    digest = blobs.put(TEXT)
+    later = DirectoryBlobs(tmp_path / "blobs", durable=False)
+    read: list[Digest] = []
+    verify = later.verify
+
+    def counted(one: Digest) -> Path | None:
+        read.append(one)
+        return verify(one)
+
+    monkeypatch.setattr(later, "verify", counted)
+    distribution = Distribution(later)
+    await asyncio.gather(*(distribution.choose(digest) for _ in range(20)))
+    await distribution.choose(digest)
+    assert read == [digest]

@@ -256,11 +256,11 @@ async def test_one_sum_that_arrives_twice_at_once_counts_once(rig):
 @pytest.mark.parametrize("at_once", [False, True], ids=["one by one", "at once"])
 async def test_a_sum_with_the_id_of_another_one_is_refused_and_both_their_reports_may_still_count(rig, at_once):
     job, tasks = await started(rig)
-    first, other = send(rig, "p1", *tasks[:2]), send(rig, "p1", tasks[2], data=sums([5.0, 5.0]))
-    if at_once:
-        answers = await asyncio.gather(first, other, return_exceptions=True)
-    else:
-        answers = [await first, (await asyncio.gather(other, return_exceptions=True))[0]]
+    first = asyncio.create_task(send(rig, "p1", *tasks[:2]))
+    if not at_once:
+        await first
+    other = send(rig, "p1", tasks[2], data=sums([5.0, 5.0]))
+    answers = await asyncio.gather(first, other, return_exceptions=True)
     (refused,) = (answer for answer in answers if isinstance(answer, Conflict))
     assert (refused.field, refused.value) == ("partial", "p1")
     assert "an id of its own" in (refused.fix or "")

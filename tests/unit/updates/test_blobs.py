@@ -230,3 +230,16 @@ def test_threads_that_store_the_same_blob_leave_one(tmp_path):
     assert len(digests) == 8
     assert len(files(tmp_path)) == 1
     assert store.used_bytes == 1000
+
+
+def test_a_link_that_leads_nowhere_keeps_no_store_from_opening_and_gives_way_to_the_blob(tmp_path):
+    digest = DirectoryBlobs(tmp_path).put(b"a model")
+    place = tmp_path / digest[:2] / digest
+    place.unlink()
+    place.symlink_to(tmp_path / "a disk that is not mounted")
+    blobs = DirectoryBlobs(tmp_path)
+    assert blobs.used_bytes == 0
+    assert not blobs.exists(digest)
+    assert blobs.put(b"a model") == digest
+    assert place.read_bytes() == b"a model"
+    assert blobs.used_bytes == 7

@@ -132,7 +132,7 @@ class BlobRoutes:
         digest = check_digest(request.params["sha256"])
         limit = self._limits.blob_bytes
         announced = content_length(request.scope, limit)
-        if self._blobs.touch(digest):
+        if await self._distribution.holds(digest):
             return json_answer(BlobReceipt(sha256=digest, size_bytes=self._blobs.size(digest)))
         size_bytes = await self._store(digest, request.chunks(limit), announced)
         return json_answer(BlobReceipt(sha256=digest, size_bytes=size_bytes), status=201)
@@ -141,7 +141,7 @@ class BlobRoutes:
         """``GET /v1/blobs/{sha256}/upload``."""
         assert self._parts is not None, "no route leads here without parts"
         digest = check_digest(request.params["sha256"])
-        if self._blobs.touch(digest):
+        if await self._distribution.holds(digest):
             return upload_answer(self._blobs.size(digest), complete=True)
         return upload_answer(await self._parts.received(digest), complete=False)
 
@@ -152,7 +152,7 @@ class BlobRoutes:
         part = PartHeaders.of(request)
         room = part.room(self._limits.blob_bytes)
         content_length(request.scope, room)
-        if self._blobs.touch(digest):
+        if await self._distribution.holds(digest):
             return upload_answer(self._blobs.size(digest), complete=True)
         received = await self._parts.append(
             digest,
