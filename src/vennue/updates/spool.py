@@ -15,6 +15,7 @@ space, so a full disk cannot stand between a decision and its record.
 A finished update survives a crash of the process; with ``durable``, a power loss, too.
 """
 
+import errno
 import json
 import logging
 import os
@@ -45,6 +46,8 @@ _SUFFIX: Final = ".update"
 _TAKEN: Final = ".taken"
 _KEY: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _CHUNK_BYTES: Final = 2**20
+_LOST: Final = {errno.EIO, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENOENT}
+"""What reading a file comes to that a disk has damaged, or that is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +91,11 @@ class Spool:
         self._records: dict[str, Record] = {}
         with storage_errors("read the spool", self.directory):
             for path in sorted(self.directory.iterdir()):
-                record = _read(path, attempt) if path.suffix in {_SUFFIX, _TAKEN} else None
+                record = _found(path, attempt) if path.suffix in {_SUFFIX, _TAKEN} else None
                 if record is None:
                     if path.suffix in {_SUFFIX, _TAKEN}:
                         log.error("a finished update was damaged on the disk, and is removed: %s", path)
-                    self.removed_bytes += path.stat().st_size
-                    path.unlink()
+                    self.removed_bytes += _remove(path)
                 else:
                     self._records[record.key] = record
 
@@ -271,6 +273,26 @@ def _checked(name: str, field: str) -> str:
             fix="use letters, digits, dots, dashes and underscores",
         )
     return name
+
+
+def _found(path: Path, attempt: AttemptId) -> Record | None:
+    """As `_read`; ``None``, too, if the disk has lost the file, which is no reason to lose those beside it."""
+    try:
+        return _read(path, attempt)
+    except OSError as error:
+        if error.errno not in _LOST:
+            raise
+        return None
+
+
+def _remove(path: Path) -> int:
+    """Remove what is no record; its size."""
+    size_bytes = path.lstat().st_size
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+    return size_bytes
 
 
 def _read(path: Path, attempt: AttemptId) -> Record | None:

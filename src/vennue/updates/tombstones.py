@@ -61,8 +61,9 @@ class Tombstones:
         self._max_bytes = max_bytes
         self._cache: OrderedDict[AttemptId, dict[AssignmentId, Receipt]] = OrderedDict()
         with storage_errors("read the receipts of old rounds", directory):
-            files = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: path.stat().st_mtime)
-            self._sizes = OrderedDict((path.name, path.stat().st_size) for path in files)
+            # Without following links: one that leads nowhere would hide all other files.
+            files = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: path.lstat().st_mtime)
+            self._sizes = OrderedDict((path.name, path.lstat().st_size) for path in files)
         self._bytes = sum(self._sizes.values())
 
     def bury(self, attempt: AttemptId, receipts: Iterable[Receipt], *, round_number: int = 0) -> None:

@@ -3,6 +3,8 @@
 import errno
 import os
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -116,6 +118,53 @@ def test_a_torn_file_is_removed_and_told_since_somebody_had_been_told_that_it_ar
     assert [one.getMessage() for one in caplog.records] == [
         f"a finished update was damaged on the disk, and is removed: {record.path}"
     ]
+
+
+def a_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "found").write_text("by a repair of the file system")
+
+
+def a_link_to_nowhere(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.unlink()
+    path.symlink_to("nowhere")
+
+
+def a_bad_sector(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def fail(at: Path, mode: str) -> Any:
+        if at == path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return opened(at, mode)
+
+    monkeypatch.setattr(Path, "open", fail)
+
+
+@pytest.mark.parametrize("befall", [a_folder, a_link_to_nowhere, a_bad_sector])
+def test_an_update_that_the_disk_has_lost_costs_no_other(tmp_path, spool, monkeypatch, befall):
+    put(spool, "a", b"whole")
+    lost, _ = put(spool, "b")
+    with monkeypatch.context() as meanwhile:
+        befall(lost.path, meanwhile)
+        again = Spool(tmp_path, ATTEMPT)
+    assert contents(again) == {"a": b"whole"}
+    put(again, "b", b"anew")
+    assert contents(again) == {"a": b"whole", "b": b"anew"}
+
+
+def test_a_file_that_cannot_be_opened_for_now_is_kept(tmp_path, spool, monkeypatch):
+    record, _ = put(spool, "a")
+
+    def fail(*arguments: Any) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short_of_files:
+        short_of_files.setattr(Path, "open", fail)
+        with pytest.raises(StorageError, match="Too many open files"):
+            Spool(tmp_path, ATTEMPT)
+    assert contents(Spool(tmp_path, ATTEMPT)) == {"a": record.path.read_bytes()[: record.body_bytes]}
 
 
 @pytest.mark.parametrize("at", [0, 1_500_000, 2_999_999, 3_000_012, -37, -25, -9])

@@ -86,6 +86,15 @@ def test_a_line_that_is_damaged_hides_no_other(tmp_path, damaged):
     assert [found(again, "j.1.1", number) is not None for number in (1, 2)] == [True, False]
 
 
+def test_a_link_that_leads_nowhere_hides_no_other_file(tmp_path):
+    Tombstones(tmp_path).bury(AttemptId("job.1.1"), [receipt("job.1.1", 1)])
+    (tmp_path / "job.2.1.jsonl").symlink_to("nowhere")
+    again = Tombstones(tmp_path)
+    assert found(again, "job.1.1", 1) is not None
+    again.bury(AttemptId("job.1.2"), [receipt("job.1.2", 1)])
+    assert found(again, "job.1.2", 1) is not None
+
+
 def test_after_a_crash_the_receipts_of_a_round_that_did_not_commit_are_forgotten(tmp_path):
     tombstones = Tombstones(tmp_path)
     for number in (1, 2, 3):
