@@ -27,6 +27,13 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Nor does what a test sees depend on the terminal, the settings or the proxy of whoever runs it.
+for _name in [*os.environ]:
+    if _name.startswith("VENNUE_") or _name in {"COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE"}:
+        del os.environ[_name]
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, (os.environ.get(_name), "127.0.0.1,localhost,::1")))
+
 # Debian keeps daemons out of an ordinary user's PATH, and PostgreSQL's out of everybody's.
 _POSTGRES = map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True))
 PROGRAM_PATH = os.pathsep.join([*_POSTGRES, os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"])

@@ -70,7 +70,7 @@ def server_that_answers(status: int, body: object, health: object = None) -> Ite
             """Nothing: the test's output is what counts."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.01,))  # how soon it ends
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}"
