@@ -24,7 +24,7 @@ from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate
+from vennue.core.errors import InvalidInput, InvalidModel, InvalidUpdate, did_you_mean
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import BLOCK_BYTES, Array, MappedModel, assemble, layout_of, narrowed, widened
 
@@ -156,7 +156,11 @@ class Codec(ABC):
             found = update.by_name[name]
             if found.dtype != dtype:
                 raise InvalidUpdate(
-                    f"its dtype is {found.dtype}, the round's is {dtype}", field=name, value=found.dtype, limit=dtype
+                    f"its dtype is {found.dtype}, the round's is {dtype}",
+                    field=name,
+                    value=found.dtype,
+                    limit=dtype,
+                    fix="convert it, or name in the metadata the codec that it is in: vennue.codec",
                 )
             if found.shape != shape and not (shape is None and len(found.shape) == 1):
                 raise InvalidUpdate(
@@ -164,6 +168,7 @@ class Codec(ABC):
                     field=name,
                     value=str(found.shape),
                     limit=str(shape),
+                    fix="report the whole model that the round names, in its shapes",
                 )
 
 
@@ -308,7 +313,13 @@ def codec_of(update: ModelLayout) -> Codec:
     name = update.metadata.get(CODEC_KEY, PLAIN.name)
     codec = CODECS.get(name)
     if codec is None:
-        raise InvalidUpdate("no such codec", field=CODEC_KEY, value=name[:80], limit=", ".join(CODECS))
+        raise InvalidUpdate(
+            "no such codec",
+            field=CODEC_KEY,
+            value=name[:80],
+            limit=", ".join(CODECS),
+            fix=did_you_mean(name, CODECS, "choose one of these that the task takes"),
+        )
     return codec
 
 
@@ -316,7 +327,13 @@ def is_change(update: ModelLayout) -> bool:
     """Whether an update holds changes, not a whole model; ``InvalidUpdate`` if it says neither."""
     content = update.metadata.get(CONTENT_KEY, "model")
     if content not in {"model", "change"}:
-        raise InvalidUpdate("no such content", field=CONTENT_KEY, value=content[:80], limit="model, change")
+        raise InvalidUpdate(
+            "no such content",
+            field=CONTENT_KEY,
+            value=content[:80],
+            limit="model, change",
+            fix="write model for the numbers after training, change for by how much training changed them",
+        )
     return content == "change"
 
 

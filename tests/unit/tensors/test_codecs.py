@@ -141,6 +141,7 @@ def test_an_unknown_codec_is_refused_with_those_that_are_known():
     with pytest.raises(InvalidUpdate, match="no such codec") as refusal:
         codec_of(layout)
     assert refusal.value.limit == "plain, float32, float16, bfloat16, int8, top-k"
+    assert refusal.value.fix == "choose one of these that the task takes"
 
 
 @pytest.mark.parametrize(
