@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mappi
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from vennue.control.answers import Answers
+from vennue.control.crew import PATIENCE_S
 from vennue.control.distribution import Distribution
 from vennue.control.models import Models
+from vennue.control.open_attempt import OpenAttempt, Outcome
 from vennue.control.uploads import Uploads
 from vennue.core.errors import InvalidInput, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
@@ -37,42 +37,6 @@ RETRY_S: Final = 1.0
 
 Body = Callable[[int], AsyncIterator[bytes]]
 """Gives a body's chunks, once it is told the most bytes that it may have."""
-
-
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable aggregate."""
-
-    result: Digest
-    memory: dict[str, Digest]
-    """What the strategy remembers for the next round: a blob for each of its slots."""
-    reports: int
-    weight: float
-    metrics: dict[str, float]
-
-
-class _Open:
-    """An attempt that takes reports."""
-
-    def __init__(self, attempt: AttemptId, model: Digest, plan: RoundPlan) -> None:
-        self.attempt = attempt
-        self.model = model
-        self.plan = plan
-        self.opening = asyncio.Lock()
-        self.aggregator: RoundAggregator | None = None
-        self.counted: dict[AssignmentId, Receipt] = {}
-        self.to_fold: dict[AssignmentId, int] = {}
-        """With the staleness of each."""
-        self.folding: asyncio.Task[None] | None = None
-        self.untaken: dict[AssignmentId, Partial] = {}
-        """What counts as part of a sum, of which that is not durable yet."""
-        self.taking: dict[str, asyncio.Task[None]] = {}
-        """Partial sums by id that are being put, durably, in the place of their assignments."""
-        self.aggregating = asyncio.Lock()
-        self.going_on = asyncio.Lock()
-        self.made: Outcome | None = None
-        """An asynchronous attempt's aggregate that may have become a commit,"""
-        self.in_it: tuple[AssignmentId, ...] = ()
-        """and the reports in it."""
 
 
 class DataPlane:
@@ -108,7 +72,8 @@ class DataPlane:
         self._spares = Spares(spool.with_name("spares"), max_bytes=spare_bytes)
         self._durable = durable
         self._answers = Answers(self.uploads, receipts or spool.with_name("receipts"), durable=durable)
-        self._open: dict[AttemptId, _Open] = {}
+        self._open: dict[AttemptId, OpenAttempt] = {}
+        self._ending: set[asyncio.Task[None]] = set()
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +83,7 @@ class DataPlane:
         Raises:
             InvalidInput: the job's strategy is not here.
         """
-        self._open[attempt] = _Open(attempt, model, RoundPlan.of(spec))
+        self._open[attempt] = OpenAttempt(attempt, model, RoundPlan.of(spec))
 
     def plan(self, attempt: AttemptId) -> RoundPlan:
         """How an attempt's reports are taken.
@@ -158,7 +123,7 @@ class DataPlane:
 
     async def _aggregate(
         self,
-        entry: _Open,
+        entry: OpenAttempt,
         assignments: tuple[AssignmentId, ...],
         round_number: int,
         memory: Mapping[str, Digest] | None,
@@ -228,12 +193,29 @@ class DataPlane:
             except StorageError as error:
                 log.warning("%s", error)
 
-    async def reset(self, keep: Collection[AttemptId] = ()) -> None:
-        """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``."""
-        for attempt in list(self._open):
-            await self.close(attempt, discard=attempt not in keep)
+    async def reset(self, keep: Collection[AttemptId] = ()) -> frozenset[AttemptId]:
+        """Forget all attempts, and remove what a crash has left of them, except the spools of those to ``keep``.
+
+        Returns:
+            Those that are stuck, as a strategy is that loops for ever: they cannot go on. What still works on their
+            reports might note later that some have counted, and that must not pass for what becomes of them now.
+        """
+        loop = asyncio.get_running_loop()
+        ends = {each: loop.create_task(self.close(each, discard=each not in keep)) for each in list(self._open)}
+        for end in ends.values():
+            self._ending.add(end)
+            end.add_done_callback(self._ending.discard)
+        if ends:
+            await asyncio.wait(ends.values(), timeout=PATIENCE_S)
+        stuck = frozenset(attempt for attempt, end in ends.items() if not end.done())
+        for attempt, end in ends.items():
+            if attempt in stuck:
+                end.add_done_callback(_retrieved)
+            else:
+                end.result()
         await self.uploads.in_thread(self._spares.clear)
-        await self.uploads.in_thread(_empty, self._spool, frozenset(keep))
+        await self.uploads.in_thread(_empty, self._spool, frozenset(keep) - stuck)
+        return stuck
 
     async def recover(self, attempt: AttemptId, committed: int) -> list[Receipt]:
         """The reports of an expected attempt that count since before a crash, and are not in a commit.
@@ -266,6 +248,8 @@ class DataPlane:
 
     async def stop(self) -> None:
         """Let the threads end. Reports of open attempts stay on the disk."""
+        for end in self._ending:
+            end.cancel()
         await self.uploads.stop()
         await asyncio.to_thread(self._spares.clear)
 
@@ -400,7 +384,7 @@ class DataPlane:
         entry.untaken |= dict.fromkeys(partial.receipts, partial)
         await self._taken(entry, next(iter(partial.receipts)))
 
-    async def _taken(self, entry: _Open, assignment: AssignmentId) -> None:
+    async def _taken(self, entry: OpenAttempt, assignment: AssignmentId) -> None:
         """Return when it is durable that a counted report counts."""
         partial = entry.untaken.get(assignment)
         if partial is None:
@@ -412,7 +396,7 @@ class DataPlane:
             entry.taking[partial.id] = taking
         await asyncio.shield(taking)
 
-    async def _take(self, entry: _Open, partial: Partial) -> None:
+    async def _take(self, entry: OpenAttempt, partial: Partial) -> None:
         assert entry.aggregator is not None, "a partial sum is durable in an aggregator"
         try:
             await self.uploads.in_thread(entry.aggregator.take, partial.id)
@@ -429,13 +413,13 @@ class DataPlane:
             return
         await self.uploads.in_thread(entry.aggregator.drop_partial, id)
 
-    def _count(self, entry: _Open, receipts: Mapping[AssignmentId, Receipt], staleness: int) -> None:
+    def _count(self, entry: OpenAttempt, receipts: Mapping[AssignmentId, Receipt], staleness: int) -> None:
         entry.counted |= receipts
         entry.to_fold |= dict.fromkeys(receipts, staleness)
         if entry.folding is None:
             entry.folding = asyncio.get_running_loop().create_task(self._fold(entry), name=f"fold {entry.attempt}")
 
-    async def _fold(self, entry: _Open) -> None:
+    async def _fold(self, entry: OpenAttempt) -> None:
         assert entry.aggregator is not None, "a report was counted without an aggregator"
         try:
             while entry.to_fold and self._open.get(entry.attempt) is entry:
@@ -450,13 +434,13 @@ class DataPlane:
 
     # -- helpers ------------------------------------------------------------------------------------------------------
 
-    def _entry(self, attempt: AttemptId) -> _Open:
+    def _entry(self, attempt: AttemptId) -> OpenAttempt:
         entry = self._open.get(attempt)
         if entry is None:
             raise TooLate(f"attempt {attempt} is over", field="assignment", value=attempt)
         return entry
 
-    async def _aggregator(self, entry: _Open) -> RoundAggregator:
+    async def _aggregator(self, entry: OpenAttempt) -> RoundAggregator:
         async with entry.opening:
             if entry.aggregator is None:
                 open_it = functools.partial(
@@ -472,7 +456,7 @@ class DataPlane:
                 entry.aggregator = await self.uploads.in_thread(open_it)
             return entry.aggregator
 
-    async def _bury(self, entry: _Open, assignments: Iterable[AssignmentId], round_number: int) -> None:
+    async def _bury(self, entry: OpenAttempt, assignments: Iterable[AssignmentId], round_number: int) -> None:
         """From now on, a repeat of these finds its answer on the disk."""
         receipts = [receipt for each in assignments if (receipt := entry.counted.get(each)) is not None]
         await self._answers.keep(entry.attempt, receipts, round_number)

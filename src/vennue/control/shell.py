@@ -19,14 +19,15 @@ from typing import Any, Final, Required, TypedDict
 import msgspec
 
 from vennue.control.clock import Clock, pool_clock
+from vennue.control.commits import Commits
 from vennue.control.counters import Counters
-from vennue.control.dataplane import DataPlane, Outcome
+from vennue.control.dataplane import DataPlane
 from vennue.control.endings import Endings
 from vennue.control.gathering import Gathering
 from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs
 from vennue.control.notes import PolicyChoice, note_usage, recall_policy, recall_usage
-from vennue.control.recovery import find_reports
+from vennue.control.recovery import Found, find_reports
 from vennue.control.tokens import Tokens
 from vennue.control.waiters import Waiters
 from vennue.core.effects import (
@@ -39,17 +40,16 @@ from vennue.core.effects import (
     JobEnded,
     PolicyFailed,
 )
-from vennue.core.errors import InvalidInput, NotFound, StorageError, TooLate, VennueError
+from vennue.core.errors import InvalidInput, NotFound, StorageError, VennueError
 from vennue.core.events import (
     CancelJob,
-    CommitFailed,
-    Committed,
     Event,
+    Recover,
     Tick,
 )
 from vennue.core.ids import AttemptId, Digest, JobId, job_of
 from vennue.core.invariants import Auditor
-from vennue.core.job import Job, Setting
+from vennue.core.job import Setting
 from vennue.core.plan import Planner
 from vennue.core.pool import ACCEPT_LEASE_S, Pool
 from vennue.core.requirement import DEFAULT_SCHEMA, AttributeSchema
@@ -62,11 +62,11 @@ from vennue.state.schema import senseless
 log = logging.getLogger("vennue.control")
 
 RETRY_LEDGER_S: Final = 1.0
-RETRY_COMMIT_S: Final = 1.0
 PLAN_LAG_S: Final = 0.02
 """At full load, a thousand jobs' requests fill hundreds of times per second, and each plan takes a millisecond."""
 NOTE_USAGE_S: Final = 60.0
 """What tenants have used of their day is saved along with other things, at most so often."""
+STUCK: Final = "what its strategy does with them had not ended when the ledger worked again"
 REMEMBERED_ENDS: Final = 65_536
 """Ended assignments whose reason is kept for the device's next contact."""
 
@@ -160,6 +160,7 @@ class Shell:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: str | None = None
         self.pool = self._make_pool(planner)
+        self._commits = Commits(self, ledger)
         self._journal = Journal(ledger, self._carry_out, self._ledger_failed)
         self._writer: asyncio.Task[None] | None = None
         self.stopping = False
@@ -235,7 +236,7 @@ class Shell:
         others = [effect for effect in effects if not batch.add(effect)]
         await self._ledger.save(batch)
         going_on = [attempt.id for attempt in pool.attempts() if attempt.state is AttemptState.OPEN]
-        await self.data.reset(keep=going_on)
+        stuck = await self.data.reset(keep=going_on)
         self.pool = pool
         self._keys = {record.key: record for record in recovered.keys}
         self._journal = Journal(self._ledger, self._carry_out, self._ledger_failed)
@@ -243,7 +244,12 @@ class Shell:
         for effect in others:
             self._carry_out(effect)
         tokens = Tokens(self.secret)
-        found = [await find_reports(self.data, tokens, each, pool.jobs[job_of(each)].committed) for each in going_on]
+        found = [
+            Found(Recover(each, failure=STUCK), [])
+            if each in stuck
+            else await find_reports(self.data, tokens, each, pool.jobs[job_of(each)].committed)
+            for each in going_on
+        ]
         self._failure = None
         for one in found:  # at once, before anybody is bound to a place that a report had
             attempt = pool.jobs[job_of(one.event.attempt)].attempt
@@ -382,7 +388,7 @@ class Shell:
             case AttemptOpened(attempt=attempt, model=model):
                 self._expect(attempt, model)
             case Commit():
-                self.spawn(self._commit(effect), f"the commit of {effect.attempt}")
+                self.spawn(self._commits.make(effect), f"the commit of {effect.attempt}")
             case AttemptClosed(attempt=attempt):
                 self.spawn(self.data.close(attempt), f"the end of {attempt}")
                 self.waiters.wake(job_of(attempt))
@@ -416,72 +422,9 @@ class Shell:
             log.error("job %s cannot go on: %s", job, failure)
             self.apply(CancelJob(job, failure))
 
-    async def _commit(self, effect: Commit) -> None:
-        attempt, pool = effect.attempt, self.pool
-        try:
-            committed = self.pool.jobs[job_of(attempt)].committed
-            memory = None
-            if committed and self.data.plan(attempt).strategy.slots():
-                last = await self._ledger.commit(job_of(attempt), committed)
-                memory = None if last is None else last.memory
-            outcome = await self._aggregate(effect, committed + 1, memory)
-        except Exception as error:
-            if self.pool is not pool:
-                return
-            # Our own errors say what is wrong and what to do; of any other one, the log has all that there is.
-            log.error(  # noqa: TRY400
-                "job %s: the aggregate of attempt %s failed: %s", job_of(attempt), attempt, error,
-                exc_info=None if isinstance(error, VennueError) else error,
-            )  # fmt: skip
-            self.counters.failed_commits += 1
-            self._apply_if_open(CommitFailed(attempt, str(error)))
-            return
-        # A pool that was rebuilt meanwhile has asked for an aggregate of its own.
-        job = self._apply_if_open(Committed(attempt, outcome.result)) if self.pool is pool else None
-        if job is None:
-            return
-        self.counters.commits += 1
-        self._journal.batch.commits.append(
-            CommitRecord(
-                job=job.id,
-                round=job.committed,
-                attempt=attempt,
-                result=outcome.result,
-                reports=outcome.reports,
-                weight=outcome.weight,
-                metrics=outcome.metrics,
-                memory=outcome.memory,
-                committed_at=self.now(),
-            )
-        )
-        await self.settled()
-        await self.data.committed(attempt)
-        self.waiters.wake(job.id)
-        await self.managed.advance(job.id)
-
-    async def _aggregate(self, effect: Commit, round_number: int, memory: Mapping[str, Digest] | None) -> Outcome:
-        """A round's aggregate. A full disk is waited for, as long as the attempt may take: its reports are promised."""
-        pool = self.pool
-        while True:
-            try:
-                return await self.data.aggregate(
-                    effect.attempt, effect.assignments, round_number=round_number, memory=memory
-                )
-            except StorageError as error:
-                log.warning("the aggregate of %s waits: %s", effect.attempt, error)
-                self.counters.failed_commits += 1
-                await asyncio.sleep(RETRY_COMMIT_S)
-                current = pool.jobs[job_of(effect.attempt)].attempt
-                if self.pool is not pool or current is None or current.id != effect.attempt or not current.committing:
-                    raise
-
-    def _apply_if_open(self, event: Committed | CommitFailed) -> Job | None:
-        try:
-            job: Job = self.apply(event)
-        except (TooLate, NotFound, StorageError) as error:
-            log.warning("the aggregate of %s came to nothing: %s", event.attempt, error)
-            return None
-        return job
+    def note_commit(self, commit: CommitRecord) -> None:
+        """Have a commit made durable together with what `apply` said of it."""
+        self._journal.batch.commits.append(commit)
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Have something done beside everything else. Its failures are logged; a stop lets it finish."""
