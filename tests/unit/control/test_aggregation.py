@@ -128,8 +128,8 @@ async def test_uniform_weights_count_reports_alike(rig):
     ("spec", "field"),
     [
         ({"strategy": "fedavgg"}, "strategy"),
-        ({"strategy": "fedadam", "strategy_options": {"rate": 1}}, "strategy.rate"),
-        ({"strategy": "fedadam", "strategy_options": {"beta_1": 2}}, "strategy.beta_1"),
+        ({"strategy": "fedadam", "strategy_options": {"rate": 1}}, "strategy_options.rate"),
+        ({"strategy": "fedadam", "strategy_options": {"beta_1": 2}}, "strategy_options.beta_1"),
         ({"strategy": "krum", "demand": 4}, "demand"),
         ({"strategy": "krum", "demand": 7, "deadline_s": 60.0, "min_fraction": 0.7}, "demand"),
         ({"strategy": "krum", "demand": 5000}, "demand"),

@@ -138,28 +138,35 @@ def failures_told(strategy: Strategy) -> Iterator[None]:
 def check_positive(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number above 0."""
     if not (is_number(value) and value > 0):
-        raise InvalidInput("it must be a finite number above 0", field=f"strategy.{option}", value=value, limit=0)
+        raise InvalidInput(
+            "it must be a finite number above 0", field=f"strategy_options.{option}", value=value, limit=0
+        )
 
 
 def check_fraction(option: str, value: float, *, below: float = 1.0) -> None:
     """``InvalidInput`` unless an option is a number from 0 to below a bound."""
     if not (is_number(value) and 0 <= value < below):
         raise InvalidInput(
-            f"it must be from 0 to below {below:g}", field=f"strategy.{option}", value=value, limit=below
+            f"it must be from 0 to below {below:g}", field=f"strategy_options.{option}", value=value, limit=below
         )
 
 
 def check_not_negative(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number from 0."""
     if not (is_number(value) and value >= 0):
-        raise InvalidInput("it must be a finite number from 0", field=f"strategy.{option}", value=value, limit=0)
+        raise InvalidInput(
+            "it must be a finite number from 0", field=f"strategy_options.{option}", value=value, limit=0
+        )
 
 
 def check_count(option: str, value: object, *, least: int) -> None:
     """``InvalidInput`` unless an option is a whole number of at least ``least``."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise InvalidInput(
-            f"it must be a whole number of at least {least}", field=f"strategy.{option}", value=value, limit=least
+            f"it must be a whole number of at least {least}",
+            field=f"strategy_options.{option}",
+            value=value,
+            limit=least,
         )
 
 

@@ -54,7 +54,7 @@ class Krum(Robust):
         if count < self.least_updates:
             raise Conflict(
                 f"{self.name} with {self.wrong} wrong devices needs {self.least_updates} updates",
-                field="strategy.wrong",
+                field="strategy_options.wrong",
                 value=count,
                 limit=self.least_updates,
                 fix="ask for more devices, or tolerate fewer wrong ones",

@@ -50,7 +50,7 @@ def strategy(name: str, options: Mapping[str, Setting] | None = None) -> Strateg
         if option not in known:
             raise InvalidInput(
                 f"{name} has no such option",
-                field=f"strategy.{option}",
+                field=f"strategy_options.{option}",
                 limit=known,
                 fix=did_you_mean(option, known, "its options are " + ", ".join(known) if known else "it has none"),
             )
