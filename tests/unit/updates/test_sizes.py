@@ -48,7 +48,7 @@ def test_a_thousand_rounds_leave_neither_memory_nor_open_files_behind(tmp_path):
             measured.append((memory_bytes(), len(list(Path("/proc/self/fd").iterdir()))))
     assert load(blobs.path(model))["w"][0] == 3.0
     (early_bytes, early_files), (late_bytes, late_files) = measured
-    assert late_files == early_files
+    assert late_files <= early_files  # fewer where files of other tests have been collected
     assert late_bytes - early_bytes < 8e6  # 800 rounds: not 10 kB a round
 
 
