@@ -160,6 +160,24 @@ def test_a_report_in_parts_is_collected_by_the_leaf_and_counts_at_the_root(root,
         end(owner, job)
 
 
+def test_models_in_a_full_cache_give_way_to_a_report_in_parts(root, leaf):
+    with root.client() as owner, leaf.client() as device:
+        job = submit(owner, demand=1)
+        digest = put(owner, model(size=200_000))
+        answer = owner.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": digest})
+        assert answer.status_code == 200, answer.text
+        task, update = task_for(device, "slow"), model(2.0, size=200_000)
+        path, headers = of(task), announced(task, update)
+        for seed in range(30, 34):
+            data = model_of(seed)
+            assert device.get(f"/v1/blobs/{put(owner, data)}").content == data
+        assert metric(leaf, "vennue_leaf_cache_bytes") + len(update) > CACHE_BYTES
+        assert part(device, path, update[:500_000], 0, last=False, **headers).json()["received_bytes"] == 500_000
+        assert part(device, path, update[500_000:], 500_000, last=True, **headers).json()["complete"]
+        assert owner.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 10}).json()["state"] == "committed"
+        assert metric(leaf, "vennue_leaf_cache_bytes") <= CACHE_BYTES
+
+
 def test_a_leaf_passes_parts_on_that_it_cannot_sum_up(root, leaf):
     with root.client() as owner, leaf.client() as device:
         job = submit(owner, demand=1, strategy="median")

@@ -45,11 +45,15 @@ class Parts:
     Args:
         blobs: where they are collected.
         uploads: how they are received.
+        make_room: awaited before a part of so many bytes is taken, where something else must give way to it.
     """
 
-    def __init__(self, blobs: BlobStore, uploads: Uploads) -> None:
+    def __init__(
+        self, blobs: BlobStore, uploads: Uploads, make_room: Callable[[int], Awaitable[None]] | None = None
+    ) -> None:
         self._blobs = blobs
         self._uploads = uploads
+        self._make_room = make_room
         self._receiving: dict[tuple[Digest, str], tuple[asyncio.Task[object], asyncio.Event]] = {}
         self._superseded: set[asyncio.Task[object]] = set()
 
@@ -75,6 +79,7 @@ class Parts:
         chunks: AsyncIterator[bytes],
         *,
         offset: int,
+        part_bytes: int = 0,
         size_bytes: int | None = None,
         owner: str = "",
         publish: bool = False,
@@ -85,6 +90,7 @@ class Parts:
             digest: of the whole.
             chunks: the part.
             offset: where it begins, which must be where the last one ended.
+            part_bytes: of the part, as far as its sender says so; room is made for so many.
             size_bytes: of the whole, where the sender knows it.
             owner: of this upload, where one digest may have several. The caller is the owner: a part of its that
                 is still being received is given up, for its connection has broken, unnoticed so far. An owner has one
@@ -101,6 +107,8 @@ class Parts:
         if owner:
             for upload in [upload for upload in self._receiving if upload[1] == owner]:
                 await self._supersede(upload)
+        if self._make_room is not None:
+            await self._make_room(part_bytes)
         there = self._blobs.received(digest, owner=owner)
         if offset > there:  # that more is here may be because a part is still being written, which `resume` says
             raise _elsewhere(offset, there)

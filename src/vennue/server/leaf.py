@@ -71,8 +71,9 @@ class LeafApp(Application):
         self._leaf = leaf
         self._root = upstream.url
         operator = _OperatorRoutes(leaf, upstream, self.responses, version, space)
+        parts = Parts(distribution.blobs, leaf.uploads, upstream.make_room)
         routes = [
-            *_DeviceRoutes(leaf, upstream, Parts(distribution.blobs, leaf.uploads), limits).routes(),
+            *_DeviceRoutes(leaf, upstream, parts, limits).routes(),
             *_BlobRoutes(upstream, distribution, limits).routes(),
             *LeafRoutes(leaf, limits.blob_bytes, leaf_key).routes(),
             *operator.routes(),

@@ -30,7 +30,7 @@ from vennue.protocol import (
 from vennue.sdk.problems import error_of, is_problem
 from vennue.server.http import Answer, Request
 from vennue.updates.blobs import BlobWriter
-from vennue.updates.cache import BlobCache
+from vennue.updates.cache import SERVED_S, BlobCache
 
 log = logging.getLogger("vennue.leaf")
 
@@ -148,6 +148,13 @@ class HttpUpstream:
             fetching.add_done_callback(lambda _: self._fetching.pop(digest))
         await asyncio.shield(fetching)
 
+    async def make_room(self, size_bytes: int) -> None:
+        """Have models give way to part of a report, those that are being sent in a moment. Or the store refuses it."""
+        for _ in range(round(2 * SERVED_S / ROOM_POLL_S)):
+            if await self._room(self._coming_bytes() + size_bytes):
+                return
+            await asyncio.sleep(ROOM_POLL_S)
+
     async def pass_on(self, request: Request, limit: int) -> Answer:
         """A request, to be answered as if it had been made there. Its body is not kept here.
 
@@ -242,23 +249,28 @@ class HttpUpstream:
                 raise self._error_of(response)
             skip = 0 if response.status_code == httpx.codes.PARTIAL_CONTENT else writer.offset
             left = int(response.headers.get("content-length", 0)) - skip
-            await self._make_room(digest, writer, writer.offset + left)
+            await self._make_room_for(digest, writer, writer.offset + left)
             async for chunk in response.aiter_bytes(CHUNK_BYTES):
                 await asyncio.to_thread(writer.write, memoryview(chunk)[skip:])
                 skip = max(0, skip - len(chunk))
 
-    async def _make_room(self, digest: Digest, writer: BlobWriter, size_bytes: int) -> None:
+    async def _make_room_for(self, digest: Digest, writer: BlobWriter, size_bytes: int) -> None:
         """Make room for a model beside others on their way, or wait for them. Without any, the store refuses it."""
         loop = asyncio.get_running_loop()
         until = loop.time() + ROOM_S
         while self.cache.can_hold(size_bytes, self.pinned()) and loop.time() < until:
-            others = sum(end - other.offset for key, (other, end) in self._coming.items() if key != digest)
+            others = self._coming_bytes(but=digest)
             self._coming[digest] = writer, size_bytes
-            needed = others + size_bytes - writer.offset
-            if await asyncio.to_thread(self.cache.make_room, needed, self.pinned()):
+            if await self._room(others + size_bytes - writer.offset):
                 return
             del self._coming[digest]
             await asyncio.sleep(ROOM_POLL_S)
+
+    async def _room(self, needed_bytes: int) -> bool:
+        return await asyncio.to_thread(self.cache.make_room, needed_bytes, self.pinned())
+
+    def _coming_bytes(self, *, but: Digest | None = None) -> int:
+        return sum(end - writer.offset for digest, (writer, end) in self._coming.items() if digest != but)
 
     def _error_of(self, response: httpx.Response) -> VennueError:
         """The error that an answer stands for. That there is no such thing is believed only of a root or a leaf.

@@ -15,6 +15,8 @@ SERVED_S: Final = 1.0
 """How long a server may take from the choice of a file that it sends to its opening; what is open can be removed."""
 UPLOAD_GRACE_S: Final = 6 * 3600.0
 """An upload in parts to which nothing has come for this long is given up."""
+HURRIED_GRACE_S: Final = 300.0
+"""… when all else that may go is not room enough: a device may begin one for every task that it gives back."""
 
 
 class BlobCache:
@@ -58,10 +60,12 @@ class BlobCache:
         quota = self.blobs.quota_bytes
         if quota is None:
             return True
-        self.blobs.gc(set(self.blobs.list()), parts_grace_s=UPLOAD_GRACE_S)
+        self._give_up_uploads(UPLOAD_GRACE_S)
         with self._lock:
             rested = time.monotonic() - self._rest_s
             idle = [digest for digest, used_at in self._used.items() if digest not in pinned and used_at <= rested]
+            if self.blobs.used_bytes - self._size(idle) + size_bytes > quota:
+                self._give_up_uploads(HURRIED_GRACE_S)
             if self.blobs.used_bytes - self._size(idle) + size_bytes > quota:
                 return False
             for digest in idle:
@@ -71,6 +75,9 @@ class BlobCache:
                 self.blobs.delete(digest)
                 self.evicted += 1
         return True
+
+    def _give_up_uploads(self, grace_s: float) -> None:
+        self.blobs.gc(set(self.blobs.list()), parts_grace_s=grace_s)
 
     def _size(self, digests: Iterable[Digest]) -> int:
         return sum(self.blobs.size(digest) for digest in digests if self.blobs.exists(digest))

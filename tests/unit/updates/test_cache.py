@@ -1,13 +1,14 @@
 """The cache of blobs: what was not used for the longest goes first, and what is pinned stays."""
 
 import os
+import time
 
 import pytest
 
 from vennue.core.errors import OutOfSpace
 from vennue.core.ids import Digest
 from vennue.updates.blob_directory import DirectoryBlobs
-from vennue.updates.cache import BlobCache
+from vennue.updates.cache import HURRIED_GRACE_S, BlobCache
 
 ABSENT = Digest("0" * 64)
 
@@ -81,6 +82,22 @@ def test_uploads_that_were_given_up_make_room_too(blobs):
     os.utime(part, (0, 0))
     cache.make_room(100)
     assert blobs.used_bytes == 0
+
+
+def test_uploads_that_rest_go_when_all_else_is_not_room_enough(blobs):
+    cache = BlobCache(blobs)
+    model = put(blobs, b"a")
+    cache.use(model)
+    with blobs.resume(ABSENT, owner="a device") as upload:
+        upload.write(bytes(1500))
+        upload.suspend()
+    (part,) = (blobs._files._incoming).iterdir()
+    minutes_ago = time.time() - HURRIED_GRACE_S - 60
+    os.utime(part, (minutes_ago, minutes_ago))
+    assert cache.make_room(500, {model})
+    assert blobs.used_bytes == 2500  # the model's 1000 and the upload's 1500
+    assert cache.make_room(1000, {model})
+    assert blobs.used_bytes == 1000
 
 
 def test_what_is_not_here_is_not_used(blobs):

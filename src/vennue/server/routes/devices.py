@@ -214,9 +214,14 @@ class DeviceRoutes(ABC):
             return upload_answer(part.size_bytes or part.end, complete=True)
         Announcement(id, about.examples, about.metrics, part.size_bytes, digest, token="")
         room = part.room(limit)
-        content_length(request.scope, room)
+        part_bytes = content_length(request.scope, room) or 0
         received = await self._parts.append(
-            digest, request.chunks(room), offset=part.offset, size_bytes=part.size_bytes, owner=id
+            digest,
+            request.chunks(room),
+            offset=part.offset,
+            part_bytes=part_bytes,
+            size_bytes=part.size_bytes,
+            owner=id,
         )
         if part.complete:
             await self._parts.deliver(digest, id, lambda body: self._take(request, body, digest, about))
