@@ -68,6 +68,16 @@ def test_what_an_earlier_process_has_stored_is_read_once_to_be_known(make_store)
     assert again.is_verified(DIGEST)
 
 
+def test_a_blob_that_was_cut_off_since_it_was_stored_is_not_known_to_be_right_any_more(store):
+    store.put(DATA)
+    os.truncate(store.path(DIGEST), 3)
+    assert not store.is_verified(DIGEST)
+    assert store.verify(DIGEST) is not None
+    assert store.used_bytes == 0
+    assert store.put(DATA) == DIGEST
+    assert store.is_verified(DIGEST)
+
+
 @pytest.mark.parametrize("damage", [DATA[:-1], DATA[:-1] + b"x", b""])
 def test_a_blob_that_was_damaged_is_put_aside_and_can_be_stored_anew(make_store, damage):
     store = make_store()

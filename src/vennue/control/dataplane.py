@@ -20,7 +20,7 @@ from vennue.control.distribution import Distribution
 from vennue.control.models import Models
 from vennue.control.open_attempt import OpenAttempt, Outcome
 from vennue.control.uploads import Uploads
-from vennue.core.errors import InvalidInput, Overloaded, StorageError, TooLate
+from vennue.core.errors import InvalidInput, InvalidModel, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
 from vennue.updates.aggregator import Aggregate, RoundAggregator
@@ -453,7 +453,11 @@ class DataPlane:
                     durable=self._durable,
                     spares=self._spares,
                 )
-                entry.aggregator = await self.uploads.in_thread(open_it)
+                try:
+                    entry.aggregator = await self.uploads.in_thread(open_it)
+                except InvalidModel:  # it was checked when the round opened
+                    await self.distribution.check(entry.model)
+                    raise
             return entry.aggregator
 
     async def _bury(self, entry: OpenAttempt, assignments: Iterable[AssignmentId], round_number: int) -> None:

@@ -7,6 +7,7 @@ always right: a caller is told what it gets.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,6 +52,8 @@ class Distribution:
     def __init__(self, blobs: BlobStore, variants: Variants | None = None) -> None:
         self.blobs = blobs
         self.variants = variants
+        self.on_damage: Callable[[Digest], object] = lambda _: None
+        """Told of blobs that were damaged, and are put aside."""
         self._making: dict[tuple[Digest, Kind], asyncio.Task[Variant | None]] = {}
         self._turn = asyncio.Semaphore(1)
         self._checking: dict[Digest, asyncio.Task[None]] = {}
@@ -146,6 +149,7 @@ class Distribution:
             damaged = await asyncio.to_thread(self.blobs.verify, digest)
         if damaged is not None:
             log.error("model %s was damaged on the disk, and is put aside: %s", digest, damaged)
+            self.on_damage(digest)
             raise NotFound("the model was damaged on the disk", field="digest", value=digest, fix="upload it again")
 
     def _checked(self, digest: Digest, done: asyncio.Task[None]) -> None:

@@ -128,6 +128,7 @@ class Shell:
         validate: bool = False,
     ) -> None:
         self.data = data
+        data.distribution.on_damage = self._model_damaged
         self._configured = PolicyChoice(policy, dict(parameters or {})), planner
         self._chosen = self._configured[0]
         self.counters = Counters()
@@ -277,7 +278,24 @@ class Shell:
             raise senseless(f"it holds a note that makes no sense: {error}") from error
         except KeyError as error:
             raise senseless(f"it tells of job {error}, which it does not hold") from error
+        self._check_any_model(pool)
         return pool
+
+    def _check_any_model(self, pool: Pool) -> None:
+        """Have no job end for want of its model where all are gone at once: a volume may not be mounted, say.
+
+        Raises:
+            StorageError: there is no model at all.
+        """
+        needing = {attempt.job for attempt in pool.attempts()}
+        needing |= {id for id in self.managed.all() if not pool.jobs[id].state.terminal}
+        if needing and next(self.data.blobs.list(), None) is None:
+            raise StorageError(
+                f"the directory of models is empty, and jobs need what was in it: {', '.join(sorted(needing)[:3])}"
+                + (f" and {len(needing) - 3} more" if len(needing) > 3 else ""),
+                field="data_dir",
+                fix="mount or restore its `blobs`; or name another data directory to begin anew",
+            )
 
     def _recall_policy(self, notes: Mapping[str, str]) -> None:
         """Have the policy in force that the ledger tells of; the configured one if that is gone."""
@@ -417,10 +435,24 @@ class Shell:
             if failure is None:
                 await self.data.distribution.check(model)
         except NotFound as error:
-            failure = f"model: the model of its round is gone: {model} ({error.message})"
-        if failure and not self.pool.jobs[job].state.terminal:
-            log.error("job %s cannot go on: %s", job, failure)
-            self.apply(CancelJob(job, failure))
+            failure = _gone(model, error.message)
+        if failure:
+            self._give_up(job, failure)
+
+    def _model_damaged(self, model: Digest) -> None:
+        """Nothing can come of rounds on this model any more: no device must train it in vain."""
+        for attempt in self.pool.attempts():
+            if attempt.model == model:
+                self._give_up(attempt.job, _gone(model, "it was damaged on the disk"))
+
+    def _give_up(self, job: JobId, reason: str) -> None:
+        if self.pool.jobs[job].state.terminal:
+            return
+        log.error("job %s cannot go on: %s", job, reason)
+        try:
+            self.apply(CancelJob(job, reason))
+        except StorageError:
+            log.debug("job %s is not cancelled: the ledger has failed, and the pool will be rebuilt", job)
 
     def note_commit(self, commit: CommitRecord) -> None:
         """Have a commit made durable together with what `apply` said of it."""
@@ -442,3 +474,7 @@ class Shell:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # which it may never have begun, at a stop
         return task
+
+
+def _gone(model: Digest, how: str) -> str:
+    return f"model: the model of its round is gone: {model} ({how})"

@@ -86,7 +86,7 @@ class DirectoryBlobs:
         return self._files.touch(digest)
 
     def is_verified(self, digest: Digest) -> bool:
-        return digest in self._files.verified
+        return self._files.is_verified(digest)
 
     def verify(self, digest: Digest) -> Path | None:
         path = self.path(digest)
@@ -94,9 +94,10 @@ class DirectoryBlobs:
             return None
         with storage_errors("read the blob", path), path.open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
+            size_bytes = os.fstat(file.fileno()).st_size
         if found != digest:
             return self._files.put_aside(path)
-        self._files.verified.add(digest)
+        self._files.verified[digest] = size_bytes
         return None
 
     def size(self, digest: Digest) -> int:
@@ -248,13 +249,21 @@ class _Files:
         self._lock = threading.Lock()
         self._writing: set[Path] = set()
         self._hashes: OrderedDict[Path, tuple[int, Any]] = OrderedDict()
-        self.verified: set[str] = set()
-        """The blobs whose bytes are known to be right."""
+        self.verified: dict[str, int] = {}
+        """The sizes of the blobs whose bytes were seen, and were right."""
         with storage_errors("read the blobs", root):
             self.used_bytes = sum(_size(path) for path in [*self.blobs(), *self.incoming()])
 
     def place(self, digest: Digest) -> Path:
         return self._root / check_digest(digest)[:2] / digest
+
+    def is_verified(self, digest: Digest) -> bool:
+        """Whether a blob's bytes were seen, and were right, and its file was not cut off or removed since."""
+        size_bytes = self.verified.get(digest)
+        try:
+            return size_bytes is not None and self.place(digest).stat().st_size == size_bytes
+        except FileNotFoundError:
+            return False
 
     def blobs(self) -> Iterator[Path]:
         return (path for path in self._root.glob("[0-9a-f][0-9a-f]/*") if is_digest(path.name))
@@ -351,7 +360,7 @@ class _Files:
                 if place.exists():  # another upload of the same bytes was faster
                     return False
                 path.rename(place)
-                self.verified.add(digest)
+                self.verified[digest] = place.stat().st_size
             if self._durable:
                 sync_directory(place.parent)
                 sync_directory(self._root)
@@ -378,8 +387,7 @@ class _Files:
                 path.unlink()
             except FileNotFoundError:
                 return 0
-            self.verified.discard(path.name)
-            self.used_bytes -= status.st_size
+            self.used_bytes -= self.verified.pop(path.name, status.st_size)
             return status.st_size
 
     def put_aside(self, path: Path) -> Path:
@@ -388,7 +396,7 @@ class _Files:
         with self._lock, storage_errors("put a damaged blob aside", path):
             size_bytes = path.stat().st_size
             path.rename(aside)
-            self.used_bytes -= size_bytes
+            self.used_bytes -= self.verified.pop(path.name, size_bytes)
         return aside
 
 

@@ -125,7 +125,7 @@ class BlobStore(Protocol):
         ...
 
     def is_verified(self, digest: Digest) -> bool:
-        """Whether this process has seen all of a blob's bytes, and that they are what its name says."""
+        """Whether this process has seen all of a blob's bytes, they were right, and the blob has not become shorter."""
         ...
 
     def verify(self, digest: Digest) -> Path | None:

@@ -505,7 +505,7 @@ async def test_a_round_whose_model_was_damaged_ends_its_job_after_a_restart_and_
     path.write_bytes(damaged)
     async with rig_at(tmp_path, Clock(2000.0)) as rig:
         await until(lambda: rig.coordinator.pool.jobs[job].state.terminal)
-        assert f"the model of its round is gone: {digest} (the model was damaged on the disk)" in str(
+        assert f"the model of its round is gone: {digest} (it was damaged on the disk)" in str(
             rig.coordinator.pool.jobs[job].reason
         )
         assert rig.blobs.put(sound) == digest
