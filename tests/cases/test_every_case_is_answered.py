@@ -5,6 +5,7 @@ A test names an id in its own name (``test_q9_…``) or in a docstring or commen
 
 import csv
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def case_ids() -> list[str]:
     return [row["id"] for row in csv.DictReader(line for line in lines if not line.startswith("#"))]
 
 
+@cache
 def named_by_tests() -> set[str]:
     named: set[str] = set()
     for path in TESTS.rglob("*.py"):

@@ -16,8 +16,8 @@ from vennue.testing.scenario import DevicePlan, JobPlan, Scenario
 from vennue.testing.simulate import main, simulate
 from vennue.testing.world import World
 
-SEEDS = 150
-MORE_SEEDS = 150
+SEEDS = 100
+MORE_SEEDS = 200
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
@@ -26,9 +26,9 @@ def test_every_promise_is_kept_under_faults(seed):
 
 
 @pytest.mark.slow_suite
-@pytest.mark.parametrize("first", range(SEEDS, SEEDS + MORE_SEEDS, 15))
+@pytest.mark.parametrize("first", range(SEEDS, SEEDS + MORE_SEEDS, 20))
 def test_every_promise_is_kept_under_further_faults(first):
-    for seed in range(first, first + 15):
+    for seed in range(first, first + 20):
         simulate(seed)
 
 
