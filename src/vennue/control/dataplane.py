@@ -66,7 +66,7 @@ class DataPlane:
         self.blobs = blobs
         self.distribution = Distribution(blobs, variants)
         self.uploads = Uploads(max_uploads)
-        self.models = Models(blobs, self.uploads)
+        self.models = Models(self.distribution, self.uploads)
         self._refused_bytes = 0
         self._spool = spool
         self._spares = Spares(spool.with_name("spares"), max_bytes=spare_bytes)

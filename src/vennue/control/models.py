@@ -1,18 +1,16 @@
 """Models that owners upload: stored as they arrive, and checked before a round begins with one."""
 
 import functools
-import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from typing import Final
 
+from vennue.control.distribution import Distribution
 from vennue.control.uploads import Uploads
 from vennue.core.errors import InvalidModel, NotFound
 from vennue.core.ids import Digest
 from vennue.tensors.model import check_model
-from vennue.updates.blobs import BlobStore, BlobWriter
-
-log = logging.getLogger("vennue.control")
+from vennue.updates.blobs import BlobWriter
 
 REMEMBERED: Final = 1024
 """Models of which it is known that they can be trained."""
@@ -22,12 +20,13 @@ class Models:
     """The models of one server. All methods belong to one event loop.
 
     Args:
-        blobs: where they are.
+        distribution: of the blobs that they are among.
         uploads: how they are received.
     """
 
-    def __init__(self, blobs: BlobStore, uploads: Uploads) -> None:
-        self._blobs = blobs
+    def __init__(self, distribution: Distribution, uploads: Uploads) -> None:
+        self._distribution = distribution
+        self._blobs = distribution.blobs
         self._uploads = uploads
         self._checked: OrderedDict[Digest, None] = OrderedDict()
 
@@ -39,22 +38,17 @@ class Models:
             InvalidInput: it is not a digest, or (`InvalidModel`) not such a model.
         """
         if digest in self._checked:
-            if self._blobs.touch(digest):
+            if self._blobs.touch(digest) and self._distribution.is_checked(digest):
                 return
             del self._checked[digest]
-        damaged = None
         try:
-            self._blobs.touch(digest)  # it is about to be needed: no garbage
-            damaged = await self._uploads.in_thread(self._blobs.verify, digest)
-            if damaged is not None:
-                log.error("model %s was damaged on the disk, and is put aside: %s", digest, damaged)
+            if not self._blobs.touch(digest):  # what is there is about to be needed: no garbage
+                raise NotFound("there is no such model")
+            await self._distribution.check(digest)
             layout = await self._uploads.in_thread(lambda: check_model(self._blobs.path(digest)))
-        except NotFound:
+        except NotFound as error:
             raise NotFound(
-                "there is no such model" if damaged is None else "the model was damaged on the disk",
-                field="model",
-                value=digest,
-                fix=f"upload it first: PUT /v1/blobs/{digest}",
+                error.message, field="model", value=digest, fix=f"upload it first: PUT /v1/blobs/{digest}"
             ) from None
         except InvalidModel as error:
             error.field = "model" if error.field is None else f"model.{error.field}"

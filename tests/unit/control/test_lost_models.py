@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, until
+from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, sha256, until, update
 from vennue.core.errors import NotFound, StorageError, TooLate
 from vennue.core.ids import JobId
 from vennue.core.job import JobSpec
@@ -42,6 +42,17 @@ async def test_a_model_that_is_cut_off_while_its_round_is_open_ends_its_job_with
         await rig.open(sound)
         await rig.report(rig.task("d1"), 2.0)
         assert await result_of(rig, sound) == [2.0, 2.0]
+
+
+async def test_a_damaged_model_that_another_job_asks_for_ends_the_rounds_that_are_open_on_it(tmp_path):
+    async with rig_at(tmp_path) as rig:
+        first, second = await rig.job(demand=1), await rig.job(demand=1)
+        await rig.open(first)
+        os.truncate(rig.blobs.path(rig.model()), 50)
+        with pytest.raises(NotFound, match="damaged on the disk"):
+            await rig.coordinator.open_round(second, 1, sha256(update(0.0)), {})
+        assert rig.coordinator.pool.jobs[first].state.terminal
+        await rig.open(second)
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["driven", "managed"])
