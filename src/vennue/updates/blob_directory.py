@@ -5,6 +5,7 @@ A blob is written beside its place, checked against its digest, made durable, an
 """
 
 import hashlib
+import logging
 import math
 import os
 import threading
@@ -21,6 +22,8 @@ from vennue._files import make_directory, storage_errors, sync_directory, write_
 from vennue.core.errors import Conflict, InvalidInput, NotFound, OutOfSpace, StorageError, TooLarge
 from vennue.core.ids import Digest
 from vennue.updates.blobs import GRACE_S, Buffer, check_digest, digest_mismatch, is_digest
+
+log = logging.getLogger("vennue.updates")
 
 _CHUNK_BYTES: Final = 2**20
 REMEMBERED_HASHES: Final = 1024
@@ -125,11 +128,17 @@ class DirectoryBlobs:
     def gc(self, live: AbstractSet[Digest], *, grace_s: float = GRACE_S, parts_grace_s: float | None = None) -> int:
         now = time.time()
         parts_grace_s = grace_s if parts_grace_s is None else parts_grace_s
-        blobs = [path for path in self._files.blobs() if path.name not in live]
-        freed = sum(self._files.remove(path, unless_after_s=now - grace_s) for path in blobs)
-        return freed + sum(
-            self._files.remove(path, unless_after_s=now - parts_grace_s) for path in self._files.incoming()
-        )
+        before_s = {path: now - grace_s for path in self._files.blobs() if path.name not in live}
+        before_s |= dict.fromkeys(self._files.incoming(), now - parts_grace_s)
+        freed, stuck = 0, []
+        for path, touched_s in before_s.items():
+            try:
+                freed += self._files.remove(path, unless_after_s=touched_s)
+            except StorageError as error:  # what else is of no use goes all the same
+                stuck.append((path, error))
+        if stuck:
+            log.warning("%d files cannot be removed, such as %s: %s", len(stuck), *stuck[0])
+        return freed
 
 
 class DirectoryWriter:

@@ -243,3 +243,15 @@ def test_a_link_that_leads_nowhere_keeps_no_store_from_opening_and_gives_way_to_
     assert blobs.put(b"a model") == digest
     assert place.read_bytes() == b"a model"
     assert blobs.used_bytes == 7
+
+
+def test_what_cannot_be_removed_keeps_no_garbage(tmp_path, caplog):
+    blobs = DirectoryBlobs(tmp_path)
+    digests = sorted(blobs.put(data) for data in (b"a", b"b", b"c"))
+    stuck = tmp_path / digests[0][:2] / digests[0]
+    stuck.unlink()
+    (stuck / "a folder").mkdir(parents=True)
+    (tmp_path / "incoming" / "another folder").mkdir()
+    assert blobs.gc(frozenset(), grace_s=-60.0) == 2
+    assert set(blobs.list()) == {digests[0]}
+    assert f"2 files cannot be removed, such as {stuck}: path: cannot remove the blob: Is a directory" in caplog.text
