@@ -19,6 +19,10 @@ MAX_BLOCKING = 10
 """Jobs named as being ahead."""
 REPEATS = 3
 """So many check-ins in a row of devices that have served a round already say that there may be no others."""
+MOSTLY_LOST = 0.9
+"""Where so large a share of a job's devices is lost, it is not devices that its round waits for,"""
+LEAST_SEEN = 9.0
+"""if that was observed ten times, of which old ones count a little less."""
 STALL_GRACE_S = 1800.0
 """Supply is counted in quarters of an hour, so a shorter grace would mostly flag how they fall."""
 
@@ -208,6 +212,16 @@ class Explainer:
                 code="not-planned", text=f"{bound}; {unplanned}", needs=needs, supply_per_s=rate, demand_ahead=0
             )
         first_rate, ahead, blocking = self._queue(job, attempt)
+        lost = self._pool.losses.of_job(job.id)
+        if ahead is None and lost.seen >= LEAST_SEEN and lost.observed >= MOSTLY_LOST:
+            return Reason(
+                code="losing-devices",
+                text=f"{bound}; {first_rate:.3g} eligible devices check in per second, but of those that took a task "
+                f"of this job {lost.observed:.0%} gave it back or were lost: their logs say why",
+                needs=needs,
+                supply_per_s=rate,
+                demand_ahead=0,
+            )
         if ahead is None:
             eta_s = needs / first_rate
             return Reason(

@@ -37,6 +37,16 @@ class Share:
         self._seen = self._seen * _FADE + 1
         self._lost = self._lost * _FADE + lost
 
+    @property
+    def seen(self) -> float:
+        """How many observations it rests on, old ones counting less."""
+        return self._seen
+
+    @property
+    def observed(self) -> float:
+        """The share of them that were lost."""
+        return self._lost / self._seen if self._seen else 0.0
+
     def estimate(self, guess: float) -> float:
         """The share that was lost, where ``guess`` counts as so many observations as outweigh it."""
         return (self._lost + _GUESS_WEIGHT * guess) / (self._seen + _GUESS_WEIGHT)
@@ -82,6 +92,10 @@ class Losses:
         guess = lost / weight if weight > 0 else overall
         share = self._by_job.get(job)
         return guess if share is None else share.estimate(guess)
+
+    def of_job(self, job: JobId) -> Share:
+        """What was seen of a job's own devices."""
+        return self._by_job.get(job) or Share()
 
     def overcommit(self, job: JobId, bit: int, rates: Mapping[Signature, float]) -> float:
         """Devices to bind per report that is needed: 1/(1 − p) for an expected loss of p, 1 to `MAX_OVERCOMMIT`."""

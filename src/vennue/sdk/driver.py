@@ -26,7 +26,7 @@ POLL_S = 30
 """How long the server may hold a question about a round."""
 PAUSE_S = 1.0
 """Between two questions, when the server answers the first one at once."""
-_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices"}
+_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices", "losing-devices"}
 """Reasons for which a round waits that somebody must do something about."""
 _FAREWELL = Retry(attempts=4, total_s=10.0)
 _STOPS = KeyboardInterrupt | SystemExit | asyncio.CancelledError

@@ -50,6 +50,8 @@ Number = float | np.number[Any]
 
 _FAREWELL = Retry(attempts=3, total_s=5.0)
 """Giving a task back is a courtesy: the lease ends it anyhow."""
+_FRUITLESS = Retry(first_s=1.0, most_s=60.0)
+"""Waits of a device that gives back one task after another: without them it was given hundreds in a second."""
 PARTS_FROM_BYTES = 256 * 1024
 """A report of this size or more, whose connection breaks half-way, goes on in parts."""
 _REMEMBERED = 256
@@ -160,6 +162,7 @@ class Assignment:
             log.warning("the report on %s was not counted: %s", self.offer.assignment, error)
             return False
         self.done = True
+        self._session.succeeded()
         return True
 
     async def _deliver(self, body: bytes, headers: dict[str, str]) -> None:
@@ -234,6 +237,9 @@ class Session:
         self._ends_at = math.inf if duration_s is None else wire.clock() + duration_s
         self._tasks_left = math.inf if max_tasks is None else max_tasks
         self._declined: dict[JobId, None] = {}
+        self._fruitless = 0
+        """Tasks in a row that were given back."""
+        self._pause_s = 0.0
         self._answer: protocol.CheckInAnswer | None = None
         """What the server said last, while nothing has come of it yet."""
 
@@ -243,6 +249,10 @@ class Session:
         self.wire.transport.stop = self.stop
         try:
             while self._goes_on():
+                if self._pause_s:
+                    pause_s, self._pause_s = self._pause_s, 0.0
+                    await self._rest(pause_s)
+                    continue
                 answer = self._answer or await self._check_in()
                 self._answer = None
                 if answer.task is None:
@@ -262,6 +272,10 @@ class Session:
         if self._answer is not None and self._answer.task is not None:
             await self._abort_quietly(self._answer.task, reason)
             self._answer = None
+
+    def succeeded(self) -> None:
+        """A task was brought to its end."""
+        self._fruitless = 0
 
     def forget_declined(self) -> None:
         """The device has changed: what it declined may suit it now."""
@@ -337,7 +351,11 @@ class Session:
             log.debug("task %s was over already", offer.assignment)
 
     async def abort(self, offer: protocol.Task, reason: str, retry: Retry | None = None) -> None:
-        """Give a task back."""
+        """Give a task back. From the second in a row on, the session waits before it takes another."""
+        self._fruitless += 1
+        if self._fruitless > 1:
+            self._pause_s = _FRUITLESS.wait_s(self._fruitless - 1, self.wire.rng)
+            log.info("gave back %d tasks in a row, asks again in %.1f s", self._fruitless, self._pause_s)
         try:
             await self.wire.send(
                 "POST",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from vennue.control.explain import Explainer
-from vennue.core.events import CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
+from vennue.core.events import Abort, CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import After, JobSpec
 from vennue.core.plan import Plan
@@ -91,6 +91,21 @@ def test_the_first_job_in_line_is_filling_at_the_rate_of_its_supply(world):
     assert (reason.code, reason.needs, reason.demand_ahead, reason.blocking) == ("filling", 10, 0, [])
     assert reason.supply_per_s == pytest.approx(0.1)  # 100 check-ins in 1000 s
     assert reason.eta_s == pytest.approx(100.0)  # 10 devices at 0.1/s
+
+
+def test_a_round_whose_devices_give_their_tasks_back_says_so_instead_of_promising_a_time(world):
+    job = world.job("a")
+    world.supply(100, ram_gb=6)
+    world.open(job)
+    for number in range(9):
+        device = DeviceId(f"d{number}")
+        world.pool.handle(Abort(world.check_in(device).id, device, "diverged"), world.now)
+    assert world.reason(job).code == "filling"
+    device = DeviceId("d9")
+    world.pool.handle(Abort(world.check_in(device).id, device, "diverged"), world.now)
+    reason = world.reason(job)
+    assert (reason.code, reason.needs, reason.eta_s) == ("losing-devices", 10, None)
+    assert "of those that took a task of this job 100% gave it back" in reason.text
 
 
 def test_a_job_behind_others_is_told_who_and_how_much_is_ahead(world):

@@ -256,6 +256,18 @@ def test_a_task_that_the_caller_passes_over_is_given_back_before_the_next(device
     assert "task j1.1.1.1 is given back: the device went on without a report" in caplog.text
 
 
+def test_a_device_that_gives_back_one_task_after_another_waits_longer_each_time_until_one_succeeds(device, time):
+    taken_at, fates = [], iter(["abort", "abort", "abort", "abort", "abort", "report", "abort", "abort"])
+    for task in device.tasks(max_tasks=9):
+        taken_at.append(time.now)
+        if next(fates, "abort") == "report":
+            task.report(model(1, 2), examples=1)
+        else:
+            task.abort("the battery is low")
+    # A single one is no habit. The waits are drawn; here each is as long as it may be.
+    assert np.diff(taken_at).tolist() == [0, 1, 2, 4, 8, 0, 0, 1]
+
+
 def test_a_task_that_cannot_be_given_back_is_left_to_its_lease(device, server, time, caplog):
     server.on(path("abort"), httpx.ConnectError("refused"))
     for _ in device.tasks():
