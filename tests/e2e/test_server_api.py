@@ -453,5 +453,8 @@ def test_a_report_s_announced_digest_is_checked(client):
     right, wrong = (base64.b64encode(hashlib.sha256(data).digest()).decode() for data in (model(1.0), b"other"))
     is_problem(report(client, task, model(1.0), content_digest=f"sha-256=:{wrong}:"), 422)
     is_problem(report(client, task, model(1.0), content_digest="sha-256=:AAAA:"), 422, "Content-Digest")
+    is_problem(report(client, task, model(1.0), repr_digest=f"sha-256=:{wrong}:"), 422)
+    both = {"content_digest": f"sha-256=:{right}:", "repr_digest": f"sha-256=:{wrong}:"}
+    is_problem(report(client, task, model(1.0), **both), 422, "Repr-Digest")
     answer = report(client, task, model(1.0), content_digest=f"md5=:AAAA:, sha-256=:{right}:")
     assert answer.json()["sha256"] == sha256(model(1.0))

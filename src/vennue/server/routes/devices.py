@@ -146,6 +146,10 @@ class DeviceRoutes(ABC):
                         name=DIGEST_HEADER, where="header", schema={"type": "string"},
                         text="The SHA-256 that the body must have (RFC 9530), as in `sha-256=:BASE64:`.",
                     ),
+                    Parameter(
+                        name=REPR_DIGEST_HEADER, where="header", schema={"type": "string"},
+                        text=f"The same as `{DIGEST_HEADER}`, since a report comes whole here.",
+                    ),
                 ),
                 secured="task", problems=(404, 409), body=BINARY,
                 replies=(Reply(status=200, text="The update counts.", body=ReportReceipt),),
@@ -195,7 +199,16 @@ class DeviceRoutes(ABC):
 
     async def report(self, request: Request) -> Answer:
         """``PUT /v1/assignments/{id}/report``."""
-        digest = _sha256(DIGEST_HEADER, request.header(DIGEST_HEADER))
+        digest, whole = (_sha256(name, request.header(name)) for name in (DIGEST_HEADER, REPR_DIGEST_HEADER))
+        if digest and whole and digest != whole:
+            raise InvalidInput(
+                f"differs from {DIGEST_HEADER}, but a report comes whole",
+                field=REPR_DIGEST_HEADER,
+                value=whole,
+                limit=digest,
+                fix="send one of the two, of the bytes of the body",
+            )
+        digest = digest or whole
         return json_answer(await self._take(request, request.pieces, digest, self._about(request)))
 
     async def upload_state(self, request: Request) -> Answer:
