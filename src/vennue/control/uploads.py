@@ -13,10 +13,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from vennue.control.crew import Crew
+from vennue.control.together import Together
 from vennue.core.errors import Overloaded
 
 BLOCK_BYTES: Final = 2**20
 """Chunks are handed to a thread by the megabyte: the hop then costs less than a tenth of the write."""
+SMALL_BYTES: Final = 2**16
+"""Bodies up to this size are handed over together: to write one takes no longer than to hand it over."""
 BUFFER_BYTES: Final = 64 * 2**20
 MOST_THREADS: Final = 8
 SPARE_THREADS: Final = 2
@@ -54,6 +57,7 @@ class Uploads:
         self._buffer_bytes = buffer_bytes
         threads = min(MOST_THREADS, processors() + SPARE_THREADS)
         self._threads = Crew(threads, "vennue-data")
+        self._small = Together(self._threads, threads)
 
     async def receive(
         self,
@@ -106,7 +110,10 @@ class Uploads:
                     await asyncio.shield(writing)  # a thread goes on, whatever becomes of who waits for it
                     self.buffered_bytes -= size_bytes
                     size_bytes = 0
-            finishing = loop.run_in_executor(self._threads, lambda: finish(write(block)))
+            if sink is None and size_bytes <= SMALL_BYTES:
+                finishing = self._small.do(lambda: finish(write(block)))
+            else:
+                finishing = loop.run_in_executor(self._threads, lambda: finish(write(block)))
             writing = finishing
             return await asyncio.shield(finishing)
         except BaseException:
