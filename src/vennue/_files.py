@@ -6,8 +6,6 @@ a reader never sees half of anything.
 
 import errno
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from vennue.core.errors import StorageError
@@ -16,12 +14,21 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_WRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-@contextmanager
-def storage_errors(doing: str, path: Path) -> Iterator[None]:
+class storage_errors:  # noqa: N801 - used as a function; a generator would cost a small report a tenth of its spooling
     """Turn an ``OSError`` of the block into a ``StorageError`` that names the path and the fix."""
-    try:
-        yield
-    except OSError as error:
+
+    __slots__ = ("_doing", "_path")
+
+    def __init__(self, doing: str, path: Path | str) -> None:
+        self._doing = doing
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, OSError):
+            return
         if error.errno in _FULL:
             fix = "free space on this file system, or raise its quota"
         elif error.errno in _NOT_WRITABLE:
@@ -31,7 +38,7 @@ def storage_errors(doing: str, path: Path) -> Iterator[None]:
         else:
             fix = "check that the path is a directory on a working file system"
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StorageError(f"cannot {doing}: {reason}", field="path", value=str(path), fix=fix) from error
+        raise StorageError(f"cannot {self._doing}: {reason}", field="path", value=str(self._path), fix=fix) from error
 
 
 def make_directory(path: Path) -> Path:

@@ -197,6 +197,9 @@ class HeaderReader:
     def feed(self, chunk: bytes | bytearray | memoryview) -> ModelLayout | None:
         """Take the next chunk; the layout, once the header is whole."""
         view = memoryview(chunk).cast("B")
+        known = self._known
+        if known is not None and not self._seen and view[: len(known.header)] == known.header:
+            return known
         if len(self._seen) < LENGTH_BYTES:
             missing = LENGTH_BYTES - len(self._seen)
             self._seen += view[:missing]
@@ -216,8 +219,8 @@ class HeaderReader:
         if len(self._seen) < LENGTH_BYTES + length:
             return None
         header = bytes(self._seen)
-        if self._known is not None and header == self._known.header:
-            return self._known
+        if known is not None and header == known.header:
+            return known
         return ModelLayout.parse(header, error=self._error)
 
 

@@ -275,14 +275,14 @@ class RoundAggregator:
                     raise Conflict("the update is part of a sum already", field="assignment", value=assignment)
                 del self._finished[assignment]
             self._sum.forget({unit.key: unit})
-            self._spool.remove(unit.key)
+            self._remove(unit.key)
 
     def drop_partial(self, id: str) -> None:
         """Forget a partial sum that was not taken; nothing happens where there is none."""
         with self._lock:
             unit = self._waiting.pop(id, None)
         if unit is not None:
-            self._spool.remove(unit.record.key)
+            self._remove(unit.record.key)
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
@@ -429,7 +429,11 @@ class RoundAggregator:
         with self._lock:
             self._finished |= dict.fromkeys(stored.receipts, stored)
         for key in covered:
-            self._spool.remove(key)
+            self._remove(key)
+
+    def _remove(self, key: str) -> None:
+        self._sum.held.take(key)
+        self._spool.remove(key)
 
     def _release(self, gone: frozenset[AssignmentId]) -> None:
         with self._lock:
@@ -438,7 +442,7 @@ class RoundAggregator:
         for assignment in gone:
             self._staleness.pop(assignment, None)
         for key in units:
-            self._spool.remove(key)
+            self._remove(key)
 
     def _recover(self) -> None:
         """Take over what an earlier process finished."""
@@ -451,15 +455,15 @@ class RoundAggregator:
         for record in records:
             if record in sums:
                 if record is not sums[-1]:
-                    self._spool.remove(record.key)
+                    self._remove(record.key)
                 continue
             unit = Unit.of(record)
             if self._sum.stored is not None and unit.receipts.keys() <= self._sum.stored.receipts.keys():
-                self._spool.remove(record.key)
+                self._remove(record.key)
             elif unit.partial is None:
                 counted = self._finished.setdefault(AssignmentId(record.key), unit)
                 if counted is not unit:  # a sum has taken its place
-                    self._spool.remove(record.key)
+                    self._remove(record.key)
             elif record.taken:
                 self._replace_by(unit)
             else:
@@ -471,7 +475,7 @@ class RoundAggregator:
             update = self._finished.get(assignment)
             if update is not None and update.partial is None:
                 self._sum.forget({update.key: update})
-                self._spool.remove(update.key)
+                self._remove(update.key)
             self._finished[assignment] = taken
 
     def _update_ended(self, sink: Any, record: Record | None) -> Receipt | None:
@@ -483,8 +487,10 @@ class RoundAggregator:
             (assignment,) = unit.receipts
             counted = self._finished.setdefault(assignment, unit)
             if counted.record is record:
+                if sink.small_body and not isinstance(self._plan.strategy, Robust):
+                    self._sum.held.keep(record.key, sink.small_body)
                 return unit.receipts[assignment]
-            self._spool.remove(record.key)  # a sum has taken its place meanwhile
+            self._remove(record.key)  # a sum has taken its place meanwhile
             return self.receipt(assignment)
 
     def _partial_ended(self, sink: Any, record: Record | None) -> bool | None:
@@ -515,7 +521,7 @@ class RoundAggregator:
             self.refused_bytes += sink.received_bytes
         elif not self._is_open and record.key not in self._finished:
             # Published while the attempt was being closed: nobody was told, so it must not exist.
-            self._spool.remove(record.key)
+            self._remove(record.key)
             raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
         return record
 

@@ -10,6 +10,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, Generic, Self, TypeVar
 
 from vennue.core.errors import InvalidUpdate, TooLarge, TooLate
@@ -195,6 +196,11 @@ class _Sink(ABC, Generic[Done]):
                 self._end()
                 raise
 
+    @property
+    def small_body(self) -> bytes:
+        """The body that was spooled, if it came as one chunk; empty otherwise."""
+        return self._whole if self._is_first else b""
+
     def abort(self) -> None:
         """Remove what was received. Does nothing after it was finished or aborted."""
         with self._lock:
@@ -243,7 +249,7 @@ class _Sink(ABC, Generic[Done]):
             self._check_body(
                 HeldModel(self._whole, known=layout, error=InvalidUpdate)
                 if self._whole
-                else MappedModel(writer.path, size_bytes=writer.body_bytes, known=layout, error=InvalidUpdate)
+                else MappedModel(Path(writer.file), size_bytes=writer.body_bytes, known=layout, error=InvalidUpdate)
             )
             record, self._is_first = writer.finish(key, about)
             done = self._end(record)
@@ -269,8 +275,7 @@ class _Sink(ABC, Generic[Done]):
 class UpdateSink(_Sink[Receipt]):
     """An update on its way in: ``RoundAggregator.start_update`` makes it.
 
-    ``duplicate`` is the receipt of an earlier upload for the same assignment, if there was one: it is the answer, and
-    what is written is ignored.
+    If there was an earlier upload for the same assignment, its receipt is the answer, and what is written is ignored.
     """
 
     def __init__(
@@ -283,11 +288,16 @@ class UpdateSink(_Sink[Receipt]):
     ) -> None:
         reader = HeaderReader(max_header_bytes=rules.max_header_bytes, error=InvalidUpdate, known=rules.layout)
         super().__init__(reader, rules.max_body_bytes, writer, ended)
-        self.duplicate = duplicate
+        self._earlier = duplicate
         self._announced = announced
         self._rules = rules
         self._codec: Codec = PLAIN
         self._hash = hashlib.sha256() if rules.with_sha256 or announced.sha256 else None
+
+    @property
+    def duplicate(self) -> Receipt | None:
+        """The receipt that repeats get; ``None`` as long as there is none."""
+        return None if self._earlier is None else replace(self._earlier, duplicate=True)
 
     def finish(self) -> Receipt:
         """Check the whole update and make it durable; only then may the device be told.
@@ -299,16 +309,16 @@ class UpdateSink(_Sink[Receipt]):
             TooLate: the attempt was closed meanwhile.
         """
         with self._lock:
-            if self.duplicate is None:
-                receipt = self._finish(self._announced.assignment, self._meta)
-                if not self._is_first:  # the body that is stored is another upload's
-                    receipt = replace(receipt, duplicate=True)
-                self.duplicate = replace(receipt, duplicate=True)
-                return receipt
-            return self.duplicate
+            if self._earlier is not None:
+                return replace(self._earlier, duplicate=True)
+            receipt = self._finish(self._announced.assignment, self._meta)
+            if not self._is_first:  # the body that is stored is another upload's
+                receipt = replace(receipt, duplicate=True)
+            self._earlier = receipt
+            return receipt
 
     def _is_repeat(self) -> bool:
-        return self.duplicate is not None
+        return self._earlier is not None
 
     def _check_header(self, layout: ModelLayout) -> None:
         self._codec = self._rules.codec(layout)

@@ -5,6 +5,7 @@ is one fold, made when it is first needed; one thread at a time works with it.
 """
 
 import math
+import threading
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from vennue.core.errors import Conflict, InvalidModel, InvalidUpdate
 from vennue.core.ids import AssignmentId
 from vennue.tensors.codecs import codec_of, is_change
 from vennue.tensors.layout import ModelLayout
-from vennue.tensors.model import MappedModel
+from vennue.tensors.model import HeldModel, MappedModel
 from vennue.updates.fold import MAX_WEIGHT, Fold, Term
 from vennue.updates.norm import change_norm
 from vennue.updates.plan import RoundPlan, Weighting
@@ -25,6 +26,10 @@ from vennue.updates.sums import MetricSums, Partial, Receipt
 
 FOLD_TOGETHER: Final = 4
 """How many updates are folded at once; more are no faster."""
+SMALL_BYTES: Final = 64 * 1024
+"""To open and map the file of a smaller update takes longer than to fold it."""
+HELD_BYTES: Final = 256 * 1024
+"""As much as a fold's scratch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,10 @@ class Unit:
         """What its updates weigh."""
         return weight_of(self.receipts.values(), weighting)
 
-    def mapped(self, known: ModelLayout | None) -> MappedModel:
-        """Its numbers."""
+    def mapped(self, known: ModelLayout | None, held: bytes | None = None) -> MappedModel:
+        """Its numbers, from memory if they are still held there."""
+        if held is not None:
+            return HeldModel(held, known=known, error=InvalidUpdate)
         record = self.record
         return MappedModel(record.path, size_bytes=record.body_bytes, known=known, error=InvalidUpdate)
 
@@ -74,6 +81,34 @@ class Unit:
 def weight_of(receipts: Collection[Receipt], weighting: Weighting) -> float:
     """What some updates weigh together."""
     return float(len(receipts)) if weighting == "uniform" else sum(receipt.weight for receipt in receipts)
+
+
+class Held:
+    """Small updates that are still in memory when they are folded. Safe to use from several threads.
+
+    Args:
+        max_bytes: how much they may take together; others are read from their files.
+    """
+
+    def __init__(self, max_bytes: int = HELD_BYTES) -> None:
+        self._lock = threading.Lock()
+        self._bodies: dict[str, bytes] = {}
+        self._bytes_left = max_bytes
+
+    def keep(self, key: str, body: bytes) -> None:
+        """Hold an update, if it is small and there is room."""
+        with self._lock:
+            if len(body) <= min(SMALL_BYTES, self._bytes_left) and key not in self._bodies:
+                self._bodies[key] = body
+                self._bytes_left -= len(body)
+
+    def take(self, key: str) -> bytes | None:
+        """Hold an update no more; it, if it was held."""
+        with self._lock:
+            body = self._bodies.pop(key, None)
+            if body is not None:
+                self._bytes_left += len(body)
+        return body
 
 
 class RunningSum:
@@ -89,6 +124,7 @@ class RunningSum:
         self.units: dict[str, Unit] = {}
         """Those in the sum, by their keys."""
         self.metrics = MetricSums()
+        self.held = Held()
         self.stored: Unit | None = None
         """The stored sum, which is in it for good."""
         self.unstored_bytes = 0
@@ -132,7 +168,8 @@ class RunningSum:
             InvalidModel: the strategy gives an update a share that makes no sense.
             StorageError: a unit cannot be read.
         """
-        missing = [units[key] for key in sorted(units.keys() - self.units.keys())]
+        # Not `units.keys() - self.units.keys()`, which looks at all that are in the sum.
+        missing = [units[key] for key in sorted(units) if key not in self.units]
         updates = [unit for unit in missing if unit.partial is None]
         for first in range(0, len(updates), FOLD_TOGETHER):
             together = updates[first : first + FOLD_TOGETHER]
@@ -204,7 +241,7 @@ class RunningSum:
         self.unstored_bytes += unit.record.body_bytes
 
     def _term(self, unit: Unit, staleness: int) -> Term:
-        update = unit.mapped(self.base.layout)
+        update = unit.mapped(self.base.layout, self.held.take(unit.key))
         codec, changes = codec_of(update.layout), is_change(update.layout)
         about = Update(
             weight=unit.weight(self._plan.weighting),

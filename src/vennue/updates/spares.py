@@ -33,34 +33,34 @@ class Spares:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._numbers = count()
-        self._files: list[tuple[Path, int]] = []
+        self._files: list[tuple[str, int]] = []
         self._bytes = 0
         self._is_ready = False
 
-    def take(self) -> Path | None:
+    def take(self) -> str | None:
         """A file to write over and to rename, the one that was used last; ``None`` when there is none."""
         with self._lock:
             if not self._files:
                 return None
-            path, size = self._files.pop()
+            file, size = self._files.pop()
             self._bytes -= size
-        return path
+        return file
 
-    def give(self, path: Path) -> None:
+    def give(self, file: str) -> None:
         """Make a spare of a file that nobody reads or writes any more, or remove it; it may be gone already.
 
         Raises:
             OSError: it cannot be removed.
         """
         with self._lock, suppress(OSError):  # a cache that fails is none
-            size = path.stat().st_size
+            size = os.stat(file).st_size  # noqa: PTH116 - text, as in `spool.Record`
             if self._has_room(size):
-                spare = self._directory / str(next(self._numbers))
-                path.rename(spare)
+                spare = f"{self._directory}/{next(self._numbers)}"
+                os.rename(file, spare)  # noqa: PTH104
                 self._files.append((spare, size))
                 self._bytes += size
                 return
-        path.unlink(missing_ok=True)
+        Path(file).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Remove all."""

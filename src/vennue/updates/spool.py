@@ -29,6 +29,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import xxhash
 
 from vennue._files import make_directory, storage_errors, sync_directory, write_all
@@ -52,14 +53,20 @@ _LOST: Final = {errno.EIO, errno.EBADMSG, errno.EISDIR, errno.ELOOP, errno.ENOEN
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A finished update: ``path`` begins with its body, of ``body_bytes``; ``meta`` is what ``finish`` was given."""
+    """A finished update: ``file`` begins with its body, of ``body_bytes``; ``meta`` is what ``finish`` was given."""
 
     key: str
     meta: Mapping[str, Any]
-    path: Path
+    file: str
+    """Its path. Text, for of small updates there are thousands per second, and a `Path` costs more than a look-up."""
     body_bytes: int
     taken: bool = False
     """Whether `Spool.take` was called for it."""
+
+    @property
+    def path(self) -> Path:
+        """Its file."""
+        return Path(self.file)
 
 
 class Spool:
@@ -81,6 +88,7 @@ class Spool:
 
     def __init__(self, root: Path, attempt: AttemptId, *, durable: bool = False, spares: Spares | None = None) -> None:
         self.directory = make_directory(root / _checked(attempt, "attempt"))
+        self._prefix = f"{self.directory}/"
         self.removed_bytes = 0
         """How much unfinished or damaged data was removed at opening."""
         self.durable = durable
@@ -102,11 +110,11 @@ class Spool:
     def begin(self, *, max_bytes: int | None = None) -> "SpoolWriter":
         """Begin an update of at most ``max_bytes``."""
         spare = None if self._spares is None else self._spares.take()
-        path = spare or self.directory / f"{next(self._numbers):08}.part"
+        file = spare or f"{self._prefix}{next(self._numbers):08}.part"
         try:
-            return SpoolWriter(self, path, max_bytes)
+            return SpoolWriter(self, file, max_bytes)
         except StorageError:
-            path.unlink(missing_ok=True)
+            Path(file).unlink(missing_ok=True)
             raise
 
     def records(self) -> tuple[Record, ...]:
@@ -124,7 +132,7 @@ class Spool:
             record = self._records[key]
             if record.taken:
                 return record
-            taken = replace(record, path=record.path.with_suffix(_TAKEN), taken=True)
+            taken = replace(record, file=str(record.path.with_suffix(_TAKEN)), taken=True)
             with storage_errors("mark an update as taken", record.path):
                 record.path.rename(taken.path)
                 if self.durable:
@@ -142,7 +150,7 @@ class Spool:
             record = self._records.pop(key, None)
         if record is not None:
             with storage_errors("remove an update", record.path):
-                self._let_go(record.path)
+                self._let_go(record.file)
 
     def discard(self, *, reuse: bool = True) -> None:
         """Remove the attempt's directory with all that it holds; without ``reuse`` where somebody may still read it."""
@@ -151,24 +159,24 @@ class Spool:
             self._records.clear()
         with storage_errors("remove the spool", self.directory):
             for record in records if reuse else ():
-                self._let_go(record.path)
+                self._let_go(record.file)
             shutil.rmtree(self.directory)
 
-    def _let_go(self, path: Path) -> None:
+    def _let_go(self, file: str) -> None:
         if self._spares is None:
-            path.unlink(missing_ok=True)
+            Path(file).unlink(missing_ok=True)
         else:
-            self._spares.give(path)
+            self._spares.give(file)
 
-    def publish(self, part: Path, key: str, meta: Mapping[str, Any], body_bytes: int) -> tuple[Record, bool]:
+    def publish(self, part: str, key: str, meta: Mapping[str, Any], body_bytes: int) -> tuple[Record, bool]:
         """For ``SpoolWriter``: make a finished file the key's record, unless the key has one; that, and whether new."""
-        record = Record(key, meta, self.directory / (_checked(key, "key") + _SUFFIX), body_bytes)
+        record = Record(key, meta, f"{self._prefix}{_checked(key, 'key')}{_SUFFIX}", body_bytes)
         with self._lock:
             earlier = self._records.get(key)
             if earlier is not None:
                 return earlier, False
-            with storage_errors("spool an update", record.path):
-                part.rename(record.path)
+            with storage_errors("spool an update", record.file):
+                os.rename(part, record.file)  # noqa: PTH104 - see Record.file
                 if self.durable:
                     try:
                         sync_directory(self.directory)
@@ -182,15 +190,15 @@ class Spool:
 class SpoolWriter:
     """An update on its way in: ``Spool.begin`` makes it. As a context manager, it aborts unless it was finished."""
 
-    def __init__(self, spool: Spool, path: Path, max_bytes: int | None) -> None:
-        self.path = path
+    def __init__(self, spool: Spool, file: str, max_bytes: int | None) -> None:
+        self.file = file
         self.body_bytes = 0
         self.max_bytes = max_bytes
         """How long the body may become: more may be known later than at the beginning."""
         self._spool = spool
         self._hash = xxhash.xxh3_128()
-        with storage_errors("spool an update", path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)  # over what a spare holds
+        with storage_errors("spool an update", file):
+            self._fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)  # over what a spare holds
 
     def write(self, chunk: bytes | bytearray | memoryview) -> None:
         """Append a chunk of the body.
@@ -208,7 +216,7 @@ class SpoolWriter:
                     value=self.body_bytes + len(view),
                     limit=self.max_bytes,
                 )
-            with storage_errors("spool an update", self.path):
+            with storage_errors("spool an update", self.file):
                 write_all(self._fd, view)
             self._hash.update(view)
         except BaseException:
@@ -227,17 +235,17 @@ class SpoolWriter:
             StorageError: it cannot be stored. The update is aborted.
         """
         about = {"attempt": self._spool.attempt, "key": key, "meta": dict(meta)}
-        text = json.dumps(about, separators=(",", ":")).encode()
+        text = msgspec.json.encode(about)
         self._hash.update(text)
         end = text + _TRAILER.pack(self.body_bytes, len(text), self._hash.digest(), _MAGIC, VERSION)
         try:
-            with storage_errors("spool an update", self.path):
+            with storage_errors("spool an update", self.file):
                 write_all(self._fd, end)
                 if os.fstat(self._fd).st_size > self.body_bytes + len(end):
                     os.ftruncate(self._fd, self.body_bytes + len(end))
                 if self._spool.durable:
                     os.fsync(self._fd)
-            record, is_new = self._spool.publish(self.path, key, meta, self.body_bytes)
+            record, is_new = self._spool.publish(self.file, key, meta, self.body_bytes)
         except BaseException:
             self.abort()
             raise
@@ -251,7 +259,7 @@ class SpoolWriter:
         """Remove what was written. Does nothing after ``finish`` or ``abort``."""
         if self._fd >= 0:
             self._close()
-            self.path.unlink(missing_ok=True)
+            Path(self.file).unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -326,4 +334,4 @@ def _read(path: Path, attempt: AttemptId) -> Record | None:
     about = json.loads(text)
     if path.name != about["key"] + path.suffix or about.get("attempt", attempt) != attempt:
         return None
-    return Record(about["key"], about["meta"], path, body_bytes, taken=path.suffix == _TAKEN)
+    return Record(about["key"], about["meta"], str(path), body_bytes, taken=path.suffix == _TAKEN)
