@@ -43,7 +43,7 @@ from vennue.server.application import Application
 from vennue.server.config import Limits, ServerConfig
 from vennue.server.door import Door
 from vennue.server.leaf import LeafApp
-from vennue.server.memory import keep_freed_memory
+from vennue.server.memory import collect_rarely, keep_freed_memory
 from vennue.server.routes.leaves import MAX_TOGETHER
 from vennue.server.upstream import HttpUpstream
 from vennue.state.directory import DataDirectory
@@ -261,6 +261,11 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
         VennueError: as `serve`.
     """
 
+    def is_ready(url: str) -> None:
+        collect_rarely()
+        if ready is not None:
+            ready(url)
+
     async def main() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -276,7 +281,7 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, on_signal, number)
-        await serve(config, ready=ready, stop=stop)
+        await serve(config, ready=is_ready, stop=stop)
 
     keep_freed_memory()
     # A strategy's sums have a thread already. Several that share a processor wait for one another: Krum took ten times

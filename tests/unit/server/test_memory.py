@@ -41,3 +41,17 @@ def test_bodies_that_follow_each_other_pass_through_the_same_pages():
     assert faults < 1_000  # a page is 4 KiB: a hundred bodies have 24 400 of them
     _, by_default = page_faults("None")
     assert by_default > 10 * faults
+
+
+def test_python_seldom_looks_for_cycles_and_never_in_what_a_server_starts_with():
+    program = """
+import gc
+from vennue.server.memory import collect_rarely
+
+collect_rarely()
+before = gc.get_stats()[0]["collections"]
+kept = [[] for _ in range(9_000)]
+print(gc.get_freeze_count() > 1_000, gc.get_stats()[0]["collections"] - before)
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True", "0"]
