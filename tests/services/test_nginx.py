@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.e2e.calls import closed, open_round, put, submit
+from tests.e2e.calls import closed, open_round, put, submit, until
 from tests.e2e.server_process import ServerProcess, model, numbers
 from tests.e2e.test_leaf_cache import ask, metric
 from vennue import Device
@@ -34,10 +33,17 @@ class Nginx:
     """An nginx in a directory of its own, in front of a server."""
 
     def __init__(self, root: Path, server_port: int) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-            self.port, devices_port = one.getsockname()[1], other.getsockname()[1]
         (root / "conf").mkdir()
         (root / "logs").mkdir()
+        log = root / "logs" / "error.log"
+        while not self._start(root, server_port, log):
+            assert "Address already in use" in log.read_text(), log.read_text()  # somebody else took a free port
+
+    def _start(self, root: Path, server_port: int, log: Path) -> bool:
+        """Start it on free ports; whether it listens there."""
+        log.unlink(missing_ok=True)
+        with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+            self.port, devices_port = one.getsockname()[1], other.getsockname()[1]
         changes = {
             r"proxy_cache_path \S+": f"proxy_cache_path {root}/cache",
             r"server 127\.0\.0\.1:8765": f"server 127.0.0.1:{server_port}",
@@ -53,36 +59,24 @@ class Nginx:
             f"{kind}_temp_path {root}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
         )
         (root / "conf" / "nginx.conf").write_text(
-            f"daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nerror_log {root}/logs/error.log;\n"
+            f"daemon off;\nmaster_process off;\npid {root}/nginx.pid;\nerror_log {log};\n"
             f"events {{ worker_connections 512; }}\n"
             f"http {{\naccess_log {root}/logs/access.log;\n{temporary}\n{text}\n}}\n"
         )
         assert NGINX is not None
-        self._process = subprocess.Popen(
-            [NGINX, "-p", str(root), "-c", "conf/nginx.conf", "-e", f"{root}/logs/error.log"]
-        )
+        self._process = subprocess.Popen([NGINX, "-p", str(root), "-c", "conf/nginx.conf", "-e", str(log)])
         self.url = f"http://127.0.0.1:{self.port}"
         self.devices_url = f"http://127.0.0.1:{devices_port}"
-        self._wait(root)
-
-    def _wait(self, root: Path) -> None:
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            assert self._process.poll() is None, (root / "logs" / "error.log").read_text()
-            try:
-                socket.create_connection(("127.0.0.1", self.port)).close()
-            except OSError:
-                time.sleep(0.02)
-            else:
-                return
-        raise AssertionError("nginx does not listen")
+        pid = root / "nginx.pid"  # which it writes once it listens
+        until(lambda: pid.exists() or self._process.poll() is not None)
+        return pid.exists()
 
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60)
 
     def stop(self) -> None:
         self._process.terminate()
-        self._process.wait(30)
+        self._process.wait(100)
 
 
 @pytest.fixture
@@ -219,7 +213,7 @@ def test_the_door_for_devices_takes_what_they_need_and_nothing_else(server, ngin
 
 def raw_status(url: str, path: str) -> int:
     """The answer to a path that is sent as it stands: an HTTP client would tidy it up."""
-    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=10)) as connection:
+    with contextlib.closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=60)) as connection:
         connection.putrequest("GET", path, skip_accept_encoding=True)
         connection.endheaders()
         return connection.getresponse().status
