@@ -44,6 +44,14 @@ def test_a_blob_is_named_by_its_sha_256_and_reads_back(store):
     assert store.exists(DIGEST)
 
 
+def test_a_store_is_new_until_something_is_stored_whatever_becomes_of_that(make_store):
+    store = make_store()
+    assert store.is_new
+    store.put(DATA)
+    store.delete(DIGEST)
+    assert (store.is_new, make_store().is_new) == (False, False)
+
+
 def test_an_empty_blob_is_a_blob(store):
     digest = store.put(b"")
     assert digest == hashlib.sha256(b"").hexdigest()

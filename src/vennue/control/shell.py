@@ -285,11 +285,11 @@ class Shell:
         """Have no job end for want of its model where all are gone at once: a volume may not be mounted, say.
 
         Raises:
-            StorageError: there is no model at all.
+            StorageError: there has never been a model where models are.
         """
         needing = {attempt.job for attempt in pool.attempts()}
         needing |= {id for id in self.managed.all() if not pool.jobs[id].state.terminal}
-        if needing and next(self.data.blobs.list(), None) is None:
+        if needing and self.data.blobs.is_new:
             raise StorageError(
                 f"the directory of models is empty, and jobs need what was in it: {', '.join(sorted(needing)[:3])}"
                 + (f" and {len(needing) - 3} more" if len(needing) > 3 else ""),

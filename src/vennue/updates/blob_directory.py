@@ -56,6 +56,10 @@ class DirectoryBlobs:
     def quota_bytes(self) -> int | None:
         return self._files.quota_bytes
 
+    @property
+    def is_new(self) -> bool:
+        return self._files.is_new
+
     def create(
         self, *, expected: Digest | None = None, size_bytes: int | None = None, within_quota: bool = True
     ) -> "DirectoryWriter":
@@ -265,6 +269,11 @@ class _Files:
 
     def place(self, digest: Digest) -> Path:
         return self._root / check_digest(digest)[:2] / digest
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no blob was ever published: the directories that they are in stay when they go."""
+        return next(self._root.glob("[0-9a-f][0-9a-f]"), None) is None
 
     def is_verified(self, digest: Digest) -> bool:
         """Whether a blob's bytes were seen, and were right, and its file was not cut off or removed since."""

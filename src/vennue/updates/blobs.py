@@ -80,6 +80,11 @@ class BlobStore(Protocol):
         """How much they may take."""
         ...
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has ever been stored in it, not even what was removed since."""
+        ...
+
     def create(
         self, *, expected: Digest | None = None, size_bytes: int | None = None, within_quota: bool = True
     ) -> BlobWriter:
