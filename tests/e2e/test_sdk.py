@@ -1,6 +1,7 @@
 """The SDK against a real server: rounds that train, a bad network, jobs that are gone on with, and how jobs end."""
 
 import asyncio
+import time
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -198,7 +199,9 @@ def test_private_requirements_choose_the_device_and_their_attributes_stay_on_it(
     unmet = Job(server, name="unmet", demand=1, rounds=1, private_requirement="device.samples >= 101")
     with suppress(JobEnded), unmet:
         waiting = background(lambda: next(unmet.rounds()).run(model(0)))
-        with ThreadPoolExecutor(1) as other:
+        with closing(Job.attach(server, unmet.id)) as same, ThreadPoolExecutor(1) as other:
+            while same.status().open_round is None:  # until the device is asked about it first
+                time.sleep(0.01)
             met = other.submit(program, 100)
             assert add_one(device) == [True]
             assert met.result() == [1]

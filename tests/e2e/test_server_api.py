@@ -6,9 +6,10 @@ import re
 import socket
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
-from tests.e2e.calls import closed, end, is_problem, open_round, put, report, sha256, submit, task_for
+from tests.e2e.calls import closed, end, is_problem, open_round, put, report, sha256, submit, task_for, until
 from tests.e2e.server_process import ServerProcess, model, numbers, raw_request, read_answer
 
 MIB = 2**20
@@ -369,15 +370,22 @@ def test_a_body_without_a_length_is_stopped_at_the_limit(server):
     assert status == 413
 
 
+def refusals(client: httpx.Client) -> float:
+    """How many requests have been refused as bad ones."""
+    counts = re.findall(r'^vennue_responses_total\{status="4.."\} (\S+)', client.get("/metrics").text, re.MULTILINE)
+    return sum(map(float, counts))
+
+
 @pytest.mark.parametrize("framing", ["content-length: 1000", "transfer-encoding: chunked"])
 def test_a_body_that_is_cut_off_leaves_nothing_behind(server, client, framing):
-    before = client.get("/v1/jobs").json()
+    before, refused = client.get("/v1/jobs").json(), refusals(client)
     body = b'{"spec": {"name": "cut", "demand": 1}}'
     framed = body if "length" in framing else b"%x\r\n%s\r\n" % (len(body) - 5, body[:-5])
     for method, path in (("POST", "/v1/jobs"), ("PUT", f"/v1/blobs/{'1' * 64}"), ("POST", "/v1/check-ins")):
         with server.connect() as connection:
             connection.sendall(raw_request(method, path, framing, body=framed))
             connection.shutdown(socket.SHUT_RDWR)
+    until(lambda: refusals(client) == refused + 3)
     assert client.get("/v1/jobs").json() == before
     assert client.get(f"/v1/blobs/{'1' * 64}").status_code == 404
 
@@ -388,11 +396,13 @@ def test_a_cut_off_report_leaves_nothing_and_may_be_sent_again(server, client):
     task = task_for(client, "c1")
     data = model(2.0)
     headers = (f"authorization: Bearer {task['token']}", f"content-length: {len(data)}")
+    refused = refusals(client)
     for _ in range(3):
         with server.connect() as connection:
             path = f"/v1/assignments/{task['assignment']}/report"
             connection.sendall(raw_request("PUT", path, *headers, body=data[:-7]))
             connection.shutdown(socket.SHUT_RDWR)
+    until(lambda: refusals(client) == refused + 3)
     assert report(client, task, data).json()["duplicate"] is False
     view = closed(client, job)
     assert numbers(client.get(f"/v1/blobs/{view['result']}").content) == [2.0] * 4
