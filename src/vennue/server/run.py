@@ -6,6 +6,7 @@ exists (tests, the demo); `run` is the whole of ``vennue serve``: signals, exit 
 
 import asyncio
 import errno
+import faulthandler
 import logging
 import random
 import resource
@@ -283,6 +284,8 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
             loop.add_signal_handler(number, on_signal, number)
         await serve(config, ready=is_ready, stop=stop)
 
+    if sys.stderr is not None:  # a process that dies of a file that was cut off, or of a library, says where it was
+        faulthandler.enable()
     keep_freed_memory()
     # A strategy's sums have a thread already. Several that share a processor wait for one another: Krum took ten times
     # as long.
