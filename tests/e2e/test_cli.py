@@ -70,7 +70,7 @@ class Served:
 
     def stop(self, number=signal.SIGTERM):
         self.process.send_signal(number)
-        self.process.communicate(timeout=100)
+        self.process.communicate(timeout=250)
         return self.process.returncode
 
 
@@ -215,7 +215,7 @@ def test_waiting_for_a_job_that_is_cancelled_ends_with_1(ask, server, job_file):
     id = said.split()[-1]
     assert ask("cancel", id, "--reason", "enough").returncode == 0
 
-    out, _ = waiting.communicate(timeout=100)
+    out, _ = waiting.communicate(timeout=250)
     assert waiting.returncode == 1
     assert "cancelled" in out
 
@@ -231,7 +231,7 @@ def test_phones_of_a_fleet_serve_a_job_to_its_end(ask, server, job):
         model = turn.run(model)
     attached.close()
     fleet.send_signal(signal.SIGINT)
-    out, said = fleet.communicate(timeout=100)
+    out, said = fleet.communicate(timeout=250)
 
     assert fleet.returncode == 0, said
     summary = json.loads(out)
@@ -357,7 +357,7 @@ def test_an_option_that_makes_no_sense_is_2_with_its_name_and_the_fix(command, a
 def test_a_program_that_fails_shows_no_traceback_and_one_document():
     done = subprocess.run(
         [VENNUE, "show", "x", "--server", "http://127.0.0.1:9", "--json"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=250, check=False,
     )  # fmt: skip
 
     assert refused(done, 3, "vennue serve")["field"] == "server"

@@ -70,7 +70,7 @@ def demo(jobs_file, scratch):
 def test_both_runs_complete_every_job_with_a_lower_loss_and_leave_what_was_to_be_kept(demo, scratch, tmp_path):
     kept = tmp_path / "kept"
     process = demo("--json", "--keep", str(kept))
-    out, said = process.communicate(timeout=100)
+    out, said = process.communicate(timeout=250)
 
     assert process.returncode == 0, said
     result = json.loads(out)
@@ -103,7 +103,7 @@ def test_both_runs_complete_every_job_with_a_lower_loss_and_leave_what_was_to_be
 
 def test_a_single_run_says_in_words_how_it_went(demo):
     process = demo("--baseline", "none")
-    out, said = process.communicate(timeout=100)
+    out, said = process.communicate(timeout=250)
 
     assert process.returncode == 0, said
     assert re.search(r"venn-sched +\d+ s: cheques 0/3, trial 0/3", said)
@@ -118,7 +118,7 @@ def test_an_interrupt_leaves_no_server_and_no_temporary_files(demo, scratch, tmp
     process = demo("--keep", str(kept))
     _await_begin(process)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=100)
+    _, said = process.communicate(timeout=250)
 
     assert process.returncode == 130
     assert "Traceback" not in said
@@ -153,7 +153,7 @@ def _is_free(data):
 
 def test_a_run_that_does_not_end_in_time_is_a_failure_that_says_which_jobs(demo):
     process = demo("--limit", "0.5", "--json")
-    out, _ = process.communicate(timeout=100)
+    out, _ = process.communicate(timeout=250)
 
     assert process.returncode == 1
     problem = json.loads(out)["error"]

@@ -43,7 +43,7 @@ class Served:
 
     def __exit__(self, *error: object) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=100)
+        self.process.communicate(timeout=250)
         assert self.process.returncode == 0
 
 

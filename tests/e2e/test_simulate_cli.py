@@ -40,7 +40,7 @@ def tiny(tmp_path):
 def vennue(*arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
     """Run the command, and check its exit code."""
     command = [str(Path(sys.executable).with_name("vennue")), *map(str, arguments)]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     return done
@@ -150,7 +150,7 @@ if __name__ == "__main__":
         assert running.stdout is not None
         assert running.stdout.readline() == "begun\n"
         running.send_signal(number)
-        output, error = running.communicate(timeout=60)
+        output, error = running.communicate(timeout=250)
     assert running.returncode == 130, error
     assert "≥" in output
     assert "interrupted" in error
@@ -191,7 +191,7 @@ def test_the_page_opens_offline_in_a_browser(tiny, tmp_path, ground):
             "--enable-logging=stderr",
             "--dump-dom", (tmp_path / "probed.html").as_uri(),
         ],
-        capture_output=True, text=True, timeout=90, check=True, env=os.environ | {"HOME": str(tmp_path)},
+        capture_output=True, text=True, timeout=250, check=True, env=os.environ | {"HOME": str(tmp_path)},
     )  # fmt: skip
     assert "CONSOLE" not in done.stderr, "the page complains in the browser's console"
     found = re.search(r"<title>(.*?)</title>", done.stdout)

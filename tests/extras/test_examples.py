@@ -15,7 +15,7 @@ def last_line(name, folder):
         for _ in range(2):
             stack.enter_context(program(EXAMPLES / name, "device", VENNUE_SERVER=address))
         job = stack.enter_context(program(EXAMPLES / name, VENNUE_SERVER=address))
-        said, _ = job.communicate(timeout=100)
+        said, _ = job.communicate(timeout=250)
     assert job.returncode == 0
     return said.splitlines()[-1]
 
