@@ -12,7 +12,8 @@ from urllib.parse import quote
 import httpx
 import msgspec
 
-from vennue.core.errors import Forbidden, InvalidInput, NotFound, Unavailable, VennueError
+from vennue.control.uploads import RETRY_AFTER_S
+from vennue.core.errors import Forbidden, InvalidInput, NotFound, Overloaded, Unavailable, VennueError
 from vennue.core.ids import AttemptId, Digest
 from vennue.protocol import (
     COMPLETE_HEADER,
@@ -38,6 +39,9 @@ CHUNK_BYTES: Final = 2**20
 TIMEOUT: Final = httpx.Timeout(120.0, connect=5.0)
 """Of single steps. A sum is answered when it counts, which waits for nothing but disks."""
 CONNECTIONS: Final = 256
+"""At once, of each kind."""
+WHOLE_BYTES: Final = 2**16
+"""Bodies of requests that may not be longer are received before they are passed on."""
 CHECK_S: Final = 5.0
 """How long a root may take to say whether it takes this leaf."""
 ROOM_S: Final = 30.0
@@ -95,16 +99,19 @@ class HttpUpstream:
         self._fetching: dict[Digest, asyncio.Task[None]] = {}
         self._coming: dict[Digest, tuple[BlobWriter, int]] = {}
         """Models for which there is room, and their sizes."""
-        self._client = httpx.AsyncClient(
-            base_url=url,
-            timeout=TIMEOUT,
-            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
-            transport=transport,
-        )
+        self._transport = transport
+        self._client = self._connections()
+        """For the leaf's own calls."""
+        self._passing = self._connections()
+        """For what devices ask, and is here whole."""
+        self._streams = self._connections()
+        """For bodies that go up as they arrive: however slowly they do, nothing else waits for their connections."""
+        self._streaming = 0
 
     async def close(self) -> None:
         """Give the connections back."""
-        await self._client.aclose()
+        for client in (self._client, self._passing, self._streams):
+            await client.aclose()
 
     async def trouble(self) -> str | None:
         """Why calls fail, if they do. Asked of the root where no call has yet gone well, or the last one went wrong."""
@@ -160,18 +167,33 @@ class HttpUpstream:
 
         Raises:
             TooLarge: its body is longer than ``limit``.
+            Overloaded: too many bodies are on their way through.
         """
         headers = {name: value for name in PASSED_ON if (value := request.header(name)) is not None}
-        content = None
-        if request.has_unread_body:
-            content = request.chunks(limit)
-            length = request.header("content-length")
-            if length is not None:
-                headers["content-length"] = length
         path, query = quote(request.scope.path), request.scope.query_string
         if query:
             path += f"?{query}"
-        response = await self._sent(request.method, path, content=content, headers=headers)
+        if not request.has_unread_body:
+            return await self._passed(self._passing, request.method, path, headers=headers)
+        if limit <= WHOLE_BYTES:
+            body = await request.body(limit)
+            return await self._passed(self._passing, request.method, path, content=body, headers=headers)
+        length = request.header("content-length")
+        if length is not None:
+            headers["content-length"] = length
+        pieces = request.pieces(limit)
+        first = await anext(pieces, b"")  # before there is a connection: a small body is whole then
+        if self._streaming >= CONNECTIONS:
+            raise Overloaded("too many uploads are under way", limit=CONNECTIONS, retry_after_s=RETRY_AFTER_S)
+        self._streaming += 1
+        try:
+            content = _joined(first, pieces)
+            return await self._passed(self._streams, request.method, path, content=content, headers=headers)
+        finally:
+            self._streaming -= 1
+
+    async def _passed(self, client: httpx.AsyncClient, method: str, path: str, **options: Any) -> Answer:
+        response = await self._sent(client, method, path, **options)
         return Answer(
             status=response.status_code,
             headers=[(name, response.headers[name]) for name in PASSED_BACK if name in response.headers],
@@ -180,7 +202,7 @@ class HttpUpstream:
 
     async def _call(self, answer: type[T], method: str, path: str, **options: Any) -> T:
         options["headers"] = {**options.get("headers", {}), **self._key}
-        response = await self._sent(method, path, **options)
+        response = await self._sent(self._client, method, path, **options)
         if not response.is_success:
             raise self._refused(self._error_of(response))
         self.refusal, self._is_admitted = None, True
@@ -193,9 +215,17 @@ class HttpUpstream:
                 fix="check that it is the address of a root or a leaf, of this version or newer",
             ) from error
 
-    async def _sent(self, method: str, path: str, **options: Any) -> httpx.Response:
+    def _connections(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            base_url=self.url,
+            timeout=TIMEOUT,
+            limits=httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS),
+            transport=self._transport,
+        )
+
+    async def _sent(self, client: httpx.AsyncClient, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            response = await self._client.request(method, path, **options)
+            response = await client.request(method, path, **options)
         except httpx.InvalidURL as error:  # quoted, it is too long
             raise NotFound("no such path", field="path", value=path[:200]) from error
         except httpx.TransportError as error:
@@ -307,6 +337,12 @@ class HttpUpstream:
 def _path(*segments: str) -> str:
     """The path of these segments, which may be whatever a stranger has made up."""
     return "".join(f"/{quote(segment, safe='')}" for segment in segments)
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
 
 
 async def _read(head: bytes, path: Path | None) -> AsyncIterator[bytes]:
