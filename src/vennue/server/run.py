@@ -59,6 +59,9 @@ from vennue.updates.variants import Variants
 log = logging.getLogger("vennue.server")
 
 BACKLOG: Final = 1024
+READ_AHEAD_BYTES: Final = 128 * 1024
+"""How much of a body granian holds before it is asked for, and hands over at once. With its own 408 KB, 500 reports at
+once took half a gigabyte; with 64 KB, those of 10 MB took a fifth more of a processor."""
 SPARE_FILES: Final = 256
 """Open files for all else but connections."""
 RECORD_FILES: Final = 16
@@ -313,7 +316,9 @@ class _Granian(Server):
             # Granian counts connections here, open long polls and idle ones included. Those above the limit wait.
             backpressure=_most_connections(limits),
             # This holds for the time between two requests, too.
-            http1_settings=HTTP1Settings(header_read_timeout=max(1, round(limits.idle_connection_s * 1000))),
+            http1_settings=HTTP1Settings(
+                header_read_timeout=max(1, round(limits.idle_connection_s * 1000)), max_buffer_size=READ_AHEAD_BYTES
+            ),
             log_enabled=False,
         )
         self._listener = listener
