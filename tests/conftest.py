@@ -1,7 +1,7 @@
 """What every test shares: Hypothesis profiles, and the skip of tests whose service this machine does not have.
 
-Profiles: ``dev`` is the default; ``ci`` (when ``CI`` is set) draws the same examples on every run, so a failure is
-never luck; ``soak`` searches for hours (``make soak``).
+Profiles: ``dev`` is the default, ``ci`` (when ``CI`` is set) has twice as many examples. Both draw the same ones on
+every run, so a failure is never luck; ``soak`` searches for hours (``make soak``).
 """
 
 import gc
@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 _COMMON: dict[str, Any] = {
     "deadline": None, "print_blob": True, "suppress_health_check": [HealthCheck.too_slow]
 }  # fmt: skip
-settings.register_profile("dev", max_examples=50, **_COMMON)
-settings.register_profile("ci", max_examples=100, derandomize=True, database=None, **_COMMON)
+_THE_SAME: dict[str, Any] = {"derandomize": True, "database": None}
+settings.register_profile("dev", max_examples=50, **_THE_SAME, **_COMMON)
+settings.register_profile("ci", max_examples=100, **_THE_SAME, **_COMMON)
 settings.register_profile("soak", max_examples=10_000, **_COMMON)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
