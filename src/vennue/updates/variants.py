@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from vennue._files import make_directory, storage_errors
+from vennue._files import free_bytes, make_directory, storage_errors
 from vennue._zstd import zstd
 from vennue.core.errors import InvalidModel, NotFound
 from vennue.core.ids import Digest
@@ -72,7 +72,7 @@ class Variants:
     Args:
         directory: where they are kept; whatever is there is removed.
         blobs: what they are made of.
-        max_bytes: how much they may take.
+        max_bytes: how much they may take; never more than they leave free, since all else needs the disk more.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -113,6 +113,9 @@ class Variants:
         """
         source = self._blobs.path(blob)
         most_bytes = int(WORTH * source.stat().st_size)
+        if most_bytes > free_bytes(self._directory) // 2:  # it is written before its size is known
+            self._refuse(blob, kind, NO_ROOM_S)
+            return None
         path = self._directory / f"{uuid.uuid4().hex}.new"
         try:
             self._write(source, kind, path)
@@ -133,10 +136,11 @@ class Variants:
         return None
 
     def prune(self, exists: Callable[[Digest], bool]) -> None:
-        """Remove the variants of blobs that are gone."""
+        """Remove the variants of blobs that are gone, and what the disk has no room for any more."""
         with self._lock:
             for key in [key for key in self._kept if not exists(key[0])]:
                 self._remove(key)
+            self._make_room(0)
 
     def _write(self, source: Path, kind: Kind, path: Path) -> None:
         with storage_errors("make a variant", path), path.open("xb") as file:
@@ -158,19 +162,27 @@ class Variants:
         with self._lock:
             if (blob, variant.kind) in self._kept:
                 self._remove((blob, variant.kind))
-            now = time.monotonic()
-            for key, (_, used_at) in list(self._kept.items()):
-                if self.used_bytes + variant.size_bytes <= self._max_bytes or used_at > now - IN_USE_S:
-                    break
-                self._remove(key)
-            if self.used_bytes + variant.size_bytes > self._max_bytes:
+            if not self._make_room(variant.size_bytes):
                 return False
             with storage_errors("keep a variant", variant.path):
                 path.rename(variant.path)
-            self._kept[blob, variant.kind] = variant, now
+            self._kept[blob, variant.kind] = variant, time.monotonic()
             self.used_bytes += variant.size_bytes
             self.made += 1
             return True
+
+    def _make_room(self, size_bytes: int) -> bool:
+        """Remove those not used for the longest until one of that size, which is written, fits; whether it does."""
+        rested = time.monotonic() - IN_USE_S
+        for key, (_, used_at) in list(self._kept.items()):
+            if self.used_bytes + size_bytes <= self._allowed_bytes(size_bytes) or used_at > rested:
+                break
+            self._remove(key)
+        return self.used_bytes + size_bytes <= self._allowed_bytes(size_bytes)
+
+    def _allowed_bytes(self, written_bytes: int) -> int:
+        """How much they may take, where so many bytes of the next one are on the disk."""
+        return min(self._max_bytes, (self.used_bytes + written_bytes + free_bytes(self._directory)) // 2)
 
     def _remove(self, key: tuple[Digest, Kind]) -> None:
         variant, _ = self._kept.pop(key)

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,6 +137,44 @@ def test_what_may_be_on_its_way_to_somebody_stays_and_the_next_one_is_tried_late
     monkeypatch.setattr(time, "monotonic", lambda: now + module.NO_ROOM_S)
     assert not variants.is_refused(models[1], Kind("float16"))
     assert variants.make(models[1], Kind("float16")) is not None
+
+
+class Disk:
+    """What is free on the disk beside the variants, of what all of it has."""
+
+    def __init__(self, variants: Variants, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room_bytes = 2**30
+        self._variants = variants
+        monkeypatch.setattr("vennue.updates.variants.free_bytes", lambda path: self.room_bytes - self.taken(path))
+        monkeypatch.setattr("vennue.updates.variants.IN_USE_S", -1.0)
+
+    @staticmethod
+    def taken(path: Path) -> int:
+        return sum(file.stat().st_size for file in path.iterdir())
+
+
+def test_variants_take_no_more_of_a_disk_than_they_leave_free_and_give_it_back(blobs, variants, monkeypatch):
+    disk = Disk(variants, monkeypatch)
+    digests = [blobs.put(bytes(100_000) + bytes([number])) for number in range(4)]
+    made = [variants.make(digest, ZSTD) for digest in digests]
+    assert made[0] is not None
+    size = made[0].size_bytes
+    disk.room_bytes = 5 * size  # half of it is room for two
+    variants.prune(blobs.exists)
+    assert [variants.find(digest, ZSTD) is not None for digest in digests] == [False, False, True, True]
+    assert variants.used_bytes == disk.taken(made[0].path.parent)
+
+
+def test_a_variant_that_the_disk_may_have_no_room_for_is_not_begun_and_tried_later(blobs, variants, monkeypatch):
+    disk = Disk(variants, monkeypatch)
+    digest = blobs.put(bytes(100_000))
+    disk.room_bytes = 150_000
+    monkeypatch.setattr("vennue.updates.variants.NO_ROOM_S", 0.0)
+    monkeypatch.setattr(Variants, "_write", lambda *_: pytest.fail("it was begun"))
+    assert variants.make(digest, ZSTD) is None
+    monkeypatch.undo()
+    assert not variants.is_refused(digest, ZSTD)
+    assert variants.make(digest, ZSTD) is not None
 
 
 def test_variants_of_blobs_that_are_gone_are_removed(blobs, variants):
