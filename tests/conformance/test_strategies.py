@@ -447,6 +447,11 @@ def test_the_trimmed_mean_leaves_out_the_extremes(blobs, run_round):
     assert stepped(run_round, blobs, strategy("trimmed-mean", {"trim": 0.2}), *devices) == 4.5
 
 
+@pytest.mark.parametrize(("trim", "least"), [(0, 1), (0.1, 10), (0.2, 5), (0.3, 4), (0.49, 3), (5e-324, 10**15)])
+def test_a_trimmed_mean_needs_as_many_updates_as_leave_one_out_at_each_end(trim, least):
+    assert strategy("trimmed-mean", {"trim": trim}).least_updates == least
+
+
 def test_krum_takes_the_update_with_the_nearest_company(blobs, run_round):
     # n − f − 2 = 2 nearest of five: scores 0: 1 + 6.25; 1: 1 + 2.25; 2.5: 2.25 + 2.25; 4: 2.25 + 9; 1000: huge.
     devices = [(4.0, 1, 1), (1000.0, 1, 1), (0.0, 1, 1), (2.5, 1, 1), (1.0, 1, 1)]

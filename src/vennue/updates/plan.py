@@ -61,7 +61,7 @@ class RoundPlan:
                 field="demand",
                 value=fewest,
                 limit=made.least_updates,
-                fix="ask for more devices, or set min_reports",
+                fix="ask for more devices, set min_reports, or change strategy_options",
             )
         if made.most_updates is not None and most > made.most_updates:
             raise InvalidInput(

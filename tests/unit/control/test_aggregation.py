@@ -133,6 +133,7 @@ async def test_uniform_weights_count_reports_alike(rig):
         ({"strategy": "krum", "demand": 4}, "demand"),
         ({"strategy": "krum", "demand": 7, "deadline_s": 60.0, "min_fraction": 0.7}, "demand"),
         ({"strategy": "krum", "demand": 5000}, "demand"),
+        ({"strategy": "trimmed-mean"}, "demand"),
         ({"strategy": "median", "accumulator": "float64"}, "accumulator"),
         ({"codecs": ("int9",)}, "codecs"),
         ({"codecs": ()}, "codecs"),

@@ -9,6 +9,7 @@ Source of the median and the trimmed mean: Yin et al., "Byzantine-Robust Distrib
 Statistical Rates", ICML 2018 (arXiv 1803.01498), Definitions 1 and 2.
 """
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from vennue.tensors.model import Array
 from vennue.updates.strategies.base import Block, Strategy, check_fraction, check_positive
 
 _COLUMNS: Final = 4096
+_SLACK: Final = 1e-9
+"""So that a tenth of ten is one, whatever binary fractions make of it."""
 
 
 class UpdateSet(Protocol):
@@ -97,9 +100,14 @@ class TrimmedMean(Robust):
         check_fraction("trim", self.trim, below=0.5)
         check_positive("learning_rate", self.learning_rate)
 
+    @property
+    def least_updates(self) -> int:
+        """Of fewer, none would be left out: it would be the mean, which a single wrong device moves anywhere."""
+        return 1 if self.trim == 0 else math.ceil(min((1 - _SLACK) / self.trim, 1e15))
+
     def combine(self, changes: Array) -> Array:
         count = len(changes)
-        left_out = int(self.trim * count + 1e-9)
+        left_out = int(self.trim * count + _SLACK)
         kept = slice(left_out, count - left_out)
         return _of_ordered(changes, lambda ordered: ordered[:, kept].mean(axis=1, dtype=np.float64))
 
