@@ -7,15 +7,16 @@ Content-Length before a byte is read), arrives whole and keeps arriving, and JSO
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
 
 from vennue.core.errors import InvalidInput, TooLarge
 from vennue.server.problems import RequestError
+from vennue.server.silence import silent_peers
 
 WHOLE_BODY_BYTES: Final = 2**20
 """A report up to this size is handed over in one piece: in the five that 1 MB comes in, it costs a fifth more."""
@@ -29,6 +30,7 @@ T = TypeVar("T")
 class Scope(Protocol):
     """What granian says of a request."""
 
+    client: str
     method: str
     path: str
     query_string: str
@@ -94,6 +96,16 @@ def send(request: "Request", transport: Transport, answer: Answer) -> None:
         transport.response_empty(answer.status, headers)
 
 
+class _Wait(NamedTuple):
+    """A body that is waited for."""
+
+    since: float
+    more_s: float
+    """How much longer than others it may take, if it keeps arriving."""
+    client: str
+    """The other end of its connection, where that is known."""
+
+
 class StallWatch:
     """Gives up bodies that have stopped arriving, or arrive so slowly that they would hold their place for ever.
 
@@ -103,13 +115,22 @@ class StallWatch:
         idle_s: after how long without a byte a body is given up. It may take half as long again until it is seen.
         least_bytes_per_s: what a body must come to on average, once it was waited for this long.
         whole_bytes: how much the bodies that are waited for in one piece may come to together.
+        silent: told a time in seconds, the clients from which nothing has come for so long.
     """
 
-    def __init__(self, idle_s: float, least_bytes_per_s: float = 0.0, *, whole_bytes: int = WHOLE_BODIES_BYTES) -> None:
+    def __init__(
+        self,
+        idle_s: float,
+        least_bytes_per_s: float = 0.0,
+        *,
+        whole_bytes: int = WHOLE_BODIES_BYTES,
+        silent: Callable[[float], Collection[str]] = silent_peers,
+    ) -> None:
         self.idle_s = idle_s
         self.least_bytes_per_s = least_bytes_per_s
         self._whole_bytes_left = whole_bytes
-        self._waiting: dict[asyncio.Task[Any], float] = {}
+        self._silent = silent
+        self._waiting: dict[asyncio.Task[Any], _Wait] = {}
         self._given_up: set[asyncio.Task[Any]] = set()
 
     async def run(self) -> None:
@@ -117,8 +138,13 @@ class StallWatch:
         while True:
             await asyncio.sleep(self.idle_s / 2)
             latest = asyncio.get_running_loop().time() - self.idle_s
-            for task, since in list(self._waiting.items()):
-                if since < latest:
+            late = {task: wait for task, wait in self._waiting.items() if wait.since < latest}
+            silent: Collection[str] = ()
+            if any(wait.more_s for wait in late.values()):
+                silent = await asyncio.to_thread(self._silent, self.idle_s)
+            for task, wait in late.items():
+                is_over = wait.since + wait.more_s < latest or wait.client in silent
+                if is_over and self._waiting.get(task) is wait:
                     self._given_up.add(task)
                     task.cancel()
 
@@ -138,35 +164,38 @@ class StallWatch:
         """Whether there is room to wait for a body of this size in one piece."""
         return size_bytes <= min(WHOLE_BODY_BYTES, self._whole_bytes_left) and self.least_bytes_per_s > 0
 
-    async def whole(self, body: Awaitable[bytes], size_bytes: int) -> bytes:
-        """A body in one piece, for which it is waited as long as the slowest sender takes: nobody sees it stop.
+    async def whole(self, body: Awaitable[bytes], size_bytes: int, client: str = "") -> bytes:
+        """A body in one piece, for which it is waited as long as the slowest sender takes, if that is not silent.
 
         Raises:
             RequestError: (408) it did not come.
         """
         self._whole_bytes_left -= size_bytes
         try:
-            return await self.next(body, size_bytes / self.least_bytes_per_s)
+            return await self.next(body, size_bytes / self.least_bytes_per_s, client)
         finally:
             self._whole_bytes_left += size_bytes
 
-    async def next(self, bytes_to_come: Awaitable[bytes], more_s: float = 0.0) -> bytes:
-        """The bytes, once they are there; they may take so many seconds more than others.
+    async def next(self, bytes_to_come: Awaitable[bytes], more_s: float = 0.0, client: str = "") -> bytes:
+        """The bytes, once they are there; they may take so many seconds more than others while the client sends.
 
         Raises:
             RequestError: (408) nothing came.
         """
         task = asyncio.current_task()
         assert task is not None, "a request is a task"
-        self._waiting[task] = asyncio.get_running_loop().time() + more_s
+        wait = self._waiting[task] = _Wait(asyncio.get_running_loop().time(), more_s, client)
         try:
             return await bytes_to_come
         except asyncio.CancelledError:
             if task not in self._given_up:
                 raise
             task.uncancel()
+            is_slow = more_s and asyncio.get_running_loop().time() >= wait.since + self.idle_s + more_s
             raise RequestError(
-                f"{'too little' if more_s else 'nothing'} of the body arrived for {self.idle_s + more_s:g} s",
+                f"too little of the body arrived for {self.idle_s + more_s:g} s"
+                if is_slow
+                else f"nothing of the body arrived for {self.idle_s:g} s",
                 status=408,
                 field="body",
                 fix="send it again",
@@ -291,7 +320,7 @@ class Request:
         return self._piece(expected)
 
     async def _piece(self, expected: int) -> AsyncIterator[bytes]:
-        yield await self._whole(self._watch.whole(self._transport(), expected), expected)
+        yield await self._whole(self._watch.whole(self._transport(), expected, self.scope.client), expected)
 
     async def _whole(self, coming: Awaitable[bytes], expected: int) -> bytes:
         try:

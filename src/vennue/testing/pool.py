@@ -279,6 +279,7 @@ class _Scope:
     """What granian says of a request."""
 
     def __init__(self, request: httpx.Request) -> None:
+        self.client = "in this process"
         self.method = request.method
         self.path = request.url.path
         self.query_string = request.url.query.decode()

@@ -34,7 +34,7 @@ class Exchange:
 
     def __init__(self, method: str, path: str, *chunks: bytes, query: str = "", **headers: str) -> None:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.scope = SimpleNamespace(method=method, path=path, query_string=query, headers=named)
+        self.scope = SimpleNamespace(client="10.0.0.1:5", method=method, path=path, query_string=query, headers=named)
         self.status = 0
         self.headers: dict[str, str] = {}
         self.body = b""

@@ -1,6 +1,7 @@
 """Bodies of reports: small ones in one piece, within a bound, and none for longer than the slowest sender takes."""
 
 import asyncio
+import socket
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.unit.server.test_app import Exchange
 from vennue.core.errors import TooLarge
 from vennue.server.http import WHOLE_BODY_BYTES, Request, StallWatch
 from vennue.server.problems import RequestError
+from vennue.server.silence import silent_peers
 from vennue.testing import in_virtual_time
 
 HALVES = (b"a" * 500, b"b" * 500)
@@ -94,3 +96,55 @@ async def test_a_body_in_one_piece_is_waited_for_as_long_as_the_slowest_sender_t
             await anext(reading)
         assert 1_060 <= asyncio.get_running_loop().time() <= 1_090
     watching.cancel()
+
+
+@in_virtual_time
+async def test_a_body_in_one_piece_whose_client_is_silent_is_given_up_as_others_are():
+    asked = []
+
+    def silent(silent_s):
+        asked.append(silent_s)
+        return {"10.0.0.1:5"} if asyncio.get_running_loop().time() > 300 else set()
+
+    class Stalled(Exchange):
+        async def __call__(self):
+            await asyncio.Event().wait()
+
+    watch = StallWatch(60.0, 1.0, silent=silent)
+    watching = asyncio.ensure_future(watch.run())
+    exchange = Stalled("PUT", "/", content_length="1000")
+    with pytest.raises(RequestError, match="nothing of the body arrived for 60 s") as told:
+        await anext(Request(exchange.scope, exchange, {}, watch).pieces(1_000))
+    assert told.value.status == 408
+    assert asyncio.get_running_loop().time() == 330
+    assert set(asked) == {60.0}
+    watching.cancel()
+
+
+@in_virtual_time
+async def test_who_is_silent_is_not_asked_for_while_bodies_flow():
+    watch = StallWatch(60.0, 1.0, silent=lambda _: pytest.fail("nobody is late"))
+    watching = asyncio.ensure_future(watch.run())
+    for _ in range(20):
+        assert await pieces(watch, *HALVES, length=1_000) == [b"".join(HALVES)]
+        await asyncio.sleep(20)
+    watching.cancel()
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="this system does not tell")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_kernel_tells_whose_connections_are_silent(host):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        try:
+            listener.bind((host, 0))
+        except OSError:
+            pytest.skip("no such loopback address")
+        listener.listen()
+        with socket.socket(family) as client:
+            client.connect(listener.getsockname())
+            with listener.accept()[0]:
+                port = client.getsockname()[1]
+                name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                assert name in silent_peers(0.0)
+                assert name not in silent_peers(3600.0)
