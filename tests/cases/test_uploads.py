@@ -115,3 +115,38 @@ async def test_s9_no_device_is_timed_out_because_another_one_downloads_slowly():
         assert (await client.put(**report(tasks[0], body))).status_code == 200
         view = (await client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 30})).json()
         assert (view["state"], view["attempt"], view["reported"]) == ("committed", 1, 100)
+
+
+@in_virtual_time
+async def test_check_ins_and_long_polls_are_answered_at_once_while_slow_reports_take_every_place():
+    """Where no further report is taken either, devices and owners do not notice: only its sender is told to wait."""
+    numbers, places = 2**19, 4
+    body = save({"w": np.ones(numbers, np.float32)})
+
+    async def slowly():
+        for start in range(0, len(body), 64 * KIB):
+            yield body[start : start + 64 * KIB]
+            await asyncio.sleep(10)
+
+    async with LocalPool(limits=Limits(uploads=places)) as pool, pool.client() as client:
+        job = (await client.post("/v1/jobs", json={"spec": {"name": "job", "demand": 6, "lease_s": 3600}})).json()["id"]
+        model = pool.blobs.put(save({"w": np.zeros(numbers, np.float32)}))
+        await client.post(f"/v1/jobs/{job}/rounds", json={"round": 1, "model": model})
+        tasks = [await task_of(client, f"d{number}") for number in range(places + 1)]
+        slow = [asyncio.create_task(client.put(**report(task, slowly()))) for task in tasks[:places]]
+        await asyncio.sleep(60)
+        assert pool.coordinator.data.uploads.active == places
+
+        clock = asyncio.get_running_loop()
+        asked_at = clock.time()
+        last = await task_of(client, "the last")
+        assert (await client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 0})).json()["bound"] == 6
+        assert clock.time() == asked_at
+        refusal = await client.put(**report(tasks[places], body))
+        assert (refusal.status_code, "Retry-After" in refusal.headers) == (503, True)
+
+        assert {(await upload).status_code for upload in slow} == {200}
+        for task in (tasks[places], last):
+            assert (await client.put(**report(task, body))).status_code == 200
+        view = (await client.get(f"/v1/jobs/{job}/rounds/1", params={"wait": 30})).json()
+        assert (view["state"], view["reported"]) == ("committed", 6)
