@@ -20,7 +20,7 @@ from vennue.control.distribution import Distribution
 from vennue.control.models import Models
 from vennue.control.open_attempt import OpenAttempt, Outcome
 from vennue.control.uploads import Uploads
-from vennue.core.errors import InvalidInput, InvalidModel, Overloaded, StorageError, TooLate
+from vennue.core.errors import InvalidInput, InvalidModel, NotFound, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
 from vennue.updates.aggregator import Aggregate, RoundAggregator
@@ -133,6 +133,7 @@ class DataPlane:
         for assignment in assignments:
             await self._taken(entry, assignment)
         await self.distribution.check(entry.model)
+        memory = await self._undamaged(entry, memory)
 
         def make(memory: Mapping[str, Digest] | None) -> Aggregate:
             return aggregator.aggregate(assignments=assignments, round_number=round_number, memory=memory)
@@ -155,6 +156,16 @@ class DataPlane:
         if entry.plan.asynchronous:
             entry.made, entry.in_it = outcome, assignments
         return outcome
+
+    async def _undamaged(self, entry: OpenAttempt, memory: Mapping[str, Digest] | None) -> Mapping[str, Digest] | None:
+        """What a strategy remembers; nothing, if the disk has lost some of it: no round could be made with it."""
+        try:
+            for digest in (memory or {}).values():
+                await self.distribution.check(digest)
+        except NotFound as error:
+            log.warning("what the strategy of %s remembers is lost, so it begins anew: %s", entry.attempt, error)
+            return None
+        return memory
 
     async def committed(self, attempt: AttemptId) -> None:
         """An attempt's last aggregate is a commit on record: if it goes on, it does so from there."""

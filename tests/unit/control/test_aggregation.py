@@ -63,6 +63,28 @@ async def test_a_strategy_s_memory_goes_from_round_to_round(tmp_path, restart):
             assert rig.numbers(second.result) == [2.5, 2.5]
 
 
+@pytest.mark.parametrize("damage", ["lost", "its header", "a number"])
+async def test_a_strategy_whose_memory_the_disk_has_lost_begins_anew(tmp_path, caplog, damage):
+    async with rig_at(tmp_path) as rig:
+        job = await rig.job(demand=1, strategy="fedavgm", strategy_options={"momentum": 0.5})
+        first = await run_round(rig, job, 1, rig.model(), change(1.0))
+        commit = await rig.ledger.commit(job, 1)
+        assert commit is not None
+        (digest,) = commit.memory.values()
+    path = tmp_path / "blobs" / digest[:2] / digest
+    damaged = bytearray(path.read_bytes())
+    damaged[9 if damage == "its header" else -2] ^= 1
+    path.unlink()
+    if damage != "lost":
+        path.write_bytes(damaged)
+    async with rig_at(tmp_path) as rig:
+        second = await run_round(rig, job, 2, first.result, change(1.0))
+        assert rig.numbers(second.result) == [2.0, 2.0]  # as FedAvg's first round
+        third = await run_round(rig, job, 3, second.result, change(1.0))
+        assert rig.numbers(third.result) == [3.5, 3.5]
+    assert f"what the strategy of {job}.2.1 remembers is lost, so it begins anew" in caplog.text
+
+
 async def test_a_model_of_another_form_begins_without_memory(rig):
     job = await rig.job(demand=1, strategy="fedavgm")
     await run_round(rig, job, 1, rig.model(), update(1.0))
