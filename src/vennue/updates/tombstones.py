@@ -25,6 +25,7 @@ MAX_BYTES: Final = 256 * 2**20
 CACHED_ATTEMPTS: Final = 8
 
 _SUFFIX: Final = ".jsonl"
+_PART: Final = ".part"
 _ATTEMPT: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 
 _Row: TypeAlias = tuple[AssignmentId, int, float, Digest | None]
@@ -61,6 +62,8 @@ class Tombstones:
         self._max_bytes = max_bytes
         self._cache: OrderedDict[AttemptId, dict[AssignmentId, Receipt]] = OrderedDict()
         with storage_errors("read the receipts of old rounds", directory):
+            for path in directory.glob(f"*{_PART}"):  # of an earlier process, which had no time to end it
+                path.unlink()
             # Without following links: one that leads nowhere would hide all other files.
             files = sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: path.lstat().st_mtime)
             self._sizes = OrderedDict((path.name, path.lstat().st_size) for path in files)
@@ -129,7 +132,7 @@ class Tombstones:
         if len(kept) == len(lines):
             return
         path = self._directory / (attempt + _SUFFIX)
-        anew = path.with_suffix(".part")
+        anew = path.with_suffix(_PART)
         text = msgspec.json.Encoder().encode_lines(kept)
         with storage_errors("keep the receipts of a round", path):
             with anew.open("wb") as file:

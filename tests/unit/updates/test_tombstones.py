@@ -1,5 +1,7 @@
 """Tombstones: receipts of rounds that are over, found again, in bounded space, after a crash too."""
 
+from pathlib import Path
+
 import pytest
 
 from vennue.core.errors import StorageError
@@ -105,6 +107,18 @@ def test_after_a_crash_the_receipts_of_a_round_that_did_not_commit_are_forgotten
     tombstones.bury(AttemptId("j.1.1"), [receipt("j.1.1", 3)], round_number=3)
     assert found(tombstones, "j.1.1", 3) is not None
     tombstones.settle(AttemptId("j.9.1"), committed=0)  # of which there are none
+
+
+def test_a_crash_while_receipts_are_forgotten_leaves_nothing_behind(tmp_path, monkeypatch):
+    tombstones = Tombstones(tmp_path)
+    tombstones.bury(AttemptId("job.1.1"), [receipt("job.1.1", 1)], round_number=2)
+    with monkeypatch.context() as dying:
+        dying.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(SystemExit))
+        with pytest.raises(SystemExit):
+            tombstones.settle(AttemptId("job.1.1"), 1)
+    again = Tombstones(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.1.1.jsonl"]
+    assert found(again, "job.1.1", 1) is not None
 
 
 def test_lines_of_the_first_version_are_read(tmp_path):
