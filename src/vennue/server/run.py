@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
@@ -287,8 +287,8 @@ def run(config: ServerConfig, *, ready: Callable[[str], None] | None = None) -> 
             loop.add_signal_handler(number, on_signal, number)
         await serve(config, ready=is_ready, stop=stop)
 
-    if sys.stderr is not None:  # a process that dies of a file that was cut off, or of a library, says where it was
-        faulthandler.enable()
+    with suppress(OSError, RuntimeError):  # where standard error is no file, or none at all
+        faulthandler.enable()  # a process that dies of a file that was cut off, or of a library, says where it was
     keep_freed_memory()
     # A strategy's sums have a thread already. Several that share a processor wait for one another: Krum took ten times
     # as long.
