@@ -104,8 +104,11 @@ class Fold:
 
     def mean(self, tensor: Tensor, start: int = 0, stop: int | None = None) -> Array:
         """The weighted mean of elements ``start`` to ``stop`` of a floating tensor, flat, as a new array."""
-        sums = self._sums[self._at[tensor.name]]
-        return np.divide(sums[start:stop], self.dtype.type(self.totals.weight))
+        sums = self._sums[self._at[tensor.name]][start:stop]
+        limits = np.finfo(self.dtype)
+        if float(limits.tiny) <= self.totals.weight <= float(limits.max):
+            return np.divide(sums, self.dtype.type(self.totals.weight))
+        return np.divide(sums, np.float64(self.totals.weight)).astype(self.dtype)  # a strategy's own weights
 
     def block(self, tensor: Tensor, start: int, stop: int, base: Array, round_number: int) -> Block:
         """Those elements for a strategy's step.

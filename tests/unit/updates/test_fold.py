@@ -43,6 +43,14 @@ def test_the_mean_of_one_update_is_that_update(mapped):
     assert (fold.result()["a"] == values).all()
 
 
+@pytest.mark.parametrize(("coefficient", "weight"), [(1e9, 1e45), (1e-30, 1e-42)])
+def test_a_strategy_s_weight_may_be_larger_or_smaller_than_the_accumulator_s_numbers(mapped, coefficient, weight):
+    values = np.array([2.0**60, -(2.0**50), 1.0], np.float32)
+    fold = Fold(layout_of({"a": values}))
+    fold.add(Term(mapped({"a": values}), PLAIN, coefficient, weight))
+    assert fold.result()["a"] == pytest.approx(values.astype(np.float64) * coefficient / weight, rel=1e-6)
+
+
 def test_integer_tensors_are_not_summed(mapped):
     model: dict[str, Array] = {"a": np.ones(2, np.float32), "steps": np.array(5, np.int64)}
     fold = Fold(layout_of(model))
