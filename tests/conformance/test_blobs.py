@@ -241,6 +241,22 @@ def test_uploads_of_one_digest_by_several_owners_do_not_meet(store):
     assert store.received(DIGEST, owner="two") == store.received(DIGEST) == 0
 
 
+def test_uploads_of_a_family_of_owners_are_given_up_together(store):
+    for owner in ("job.1.1.1", "job.1.1.2", "job.1.2.1", "job.1.10.1", ""):
+        with store.resume(DIGEST, owner=owner) as upload:
+            upload.write(DATA[:100])
+            upload.suspend()
+    under_way = store.resume(DIGEST, owner="job.1.1.3")
+    under_way.write(DATA[:50])
+    assert store.give_up("job.1.1") == 200
+    assert store.used_bytes == 350
+    rest = [store.received(DIGEST, owner=owner) for owner in ("job.1.1.1", "job.1.2.1", "job.1.10.1", "")]
+    assert rest == [0, 100, 100, 100]
+    under_way.write(DATA[50:])
+    assert under_way.commit() == DIGEST
+    assert store.give_up("job.1.1") == 0
+
+
 def test_an_upload_tells_how_far_it_is_while_it_runs_and_when_it_rests(make_store):
     store = make_store()
     assert store.received(DIGEST) == 0

@@ -20,7 +20,7 @@ from vennue.control.distribution import Distribution
 from vennue.control.models import Models
 from vennue.control.open_attempt import OpenAttempt, Outcome
 from vennue.control.uploads import Uploads
-from vennue.core.errors import InvalidInput, InvalidModel, NotFound, Overloaded, StorageError, TooLate
+from vennue.core.errors import InvalidInput, InvalidModel, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
 from vennue.updates.aggregator import Aggregate, RoundAggregator
@@ -133,7 +133,9 @@ class DataPlane:
         for assignment in assignments:
             await self._taken(entry, assignment)
         await self.distribution.check(entry.model)
-        memory = await self._undamaged(entry, memory)
+        if memory is not None and not all([await self.distribution.holds(each) for each in memory.values()]):
+            log.warning("what the strategy of %s remembers is lost, so it begins anew", entry.attempt)
+            memory = None
 
         def make(memory: Mapping[str, Digest] | None) -> Aggregate:
             return aggregator.aggregate(assignments=assignments, round_number=round_number, memory=memory)
@@ -156,16 +158,6 @@ class DataPlane:
         if entry.plan.asynchronous:
             entry.made, entry.in_it = outcome, assignments
         return outcome
-
-    async def _undamaged(self, entry: OpenAttempt, memory: Mapping[str, Digest] | None) -> Mapping[str, Digest] | None:
-        """What a strategy remembers; nothing, if the disk has lost some of it: no round could be made with it."""
-        try:
-            for digest in (memory or {}).values():
-                await self.distribution.check(digest)
-        except NotFound as error:
-            log.warning("what the strategy of %s remembers is lost, so it begins anew: %s", entry.attempt, error)
-            return None
-        return memory
 
     async def committed(self, attempt: AttemptId) -> None:
         """An attempt's last aggregate is a commit on record: if it goes on, it does so from there."""
@@ -201,6 +193,7 @@ class DataPlane:
         if discard:
             try:
                 await self._bury(entry, tuple(entry.counted), 0)
+                await self.uploads.in_thread(self.blobs.give_up, attempt)
             except StorageError as error:
                 log.warning("%s", error)
 

@@ -73,6 +73,9 @@ class DirectoryBlobs:
             self._files.remove_parts(but=name)
         return DirectoryWriter(self._files, name, expected, size_bytes, resumable=True)
 
+    def give_up(self, family: str) -> int:
+        return sum(self._files.remove(path) for path in self._files.incoming(f"*.{_short(family)}-*.part"))
+
     def received(self, expected: Digest, *, owner: str = "") -> int:
         return self._files.size_of(_part(expected, owner))
 
@@ -286,8 +289,8 @@ class _Files:
     def blobs(self) -> Iterator[Path]:
         return (path for path in self._root.glob("[0-9a-f][0-9a-f]/*") if is_digest(path.name))
 
-    def incoming(self) -> Iterator[Path]:
-        return self._incoming.iterdir()
+    def incoming(self, pattern: str = "*") -> Iterator[Path]:
+        return self._incoming.glob(pattern)
 
     def touch(self, digest: Digest) -> bool:
         """Whether the blob is there; if so, its grace before garbage collection begins anew."""
@@ -428,8 +431,12 @@ def _size(path: Path) -> int:
 
 def _part(expected: Digest, owner: str) -> str:
     """The name of the file in which an upload that can be resumed is collected."""
-    name = check_digest(expected)
-    return f"{name}.{hashlib.sha256(owner.encode()).hexdigest()[:16]}.part" if owner else f"{name}.part"
+    name, family = check_digest(expected), owner.rpartition(".")[0]
+    return f"{name}.{_short(family)}-{_short(owner)}.part" if owner else f"{name}.part"
+
+
+def _short(name: str) -> str:
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _read_chunks(path: Path, start: int, stop: int) -> Iterator[bytes]:

@@ -110,6 +110,13 @@ class BlobStore(Protocol):
         """
         ...
 
+    def give_up(self, family: str) -> int:
+        """Remove what owners of a family have suspended; the bytes that became free.
+
+        An owner's family is its name up to the last dot: an assignment's is its attempt.
+        """
+        ...
+
     def received(self, expected: Digest, *, owner: str = "") -> int:
         """How many bytes of a blob an upload that can be resumed, or is under way, has brought; 0 where there is none.
 

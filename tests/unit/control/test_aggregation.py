@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.unit.control.rig import Clock, body, rig_at, sha256, until, update
+from vennue.control.parts import Parts
 from vennue.core.errors import InvalidInput, InvalidUpdate, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, attempt_of
 from vennue.core.job import JobSpec
@@ -477,3 +478,16 @@ async def test_a_report_that_was_never_counted_has_no_receipt(rig):
     await rig.coordinator.round(job, 1, wait_s=20)
     with pytest.raises(TooLate):
         await rig.report(late)
+
+
+async def test_what_came_of_reports_in_parts_goes_with_their_attempt_and_with_no_other(rig):
+    parts = Parts(rig.blobs, rig.data.uploads)
+    ended, other = await rig.job(demand=1), await rig.job(demand=1)
+    await rig.open(ended)
+    await rig.open(other)
+    before_bytes = rig.blobs.used_bytes
+    for task in (rig.task("d1"), rig.task("d2")):
+        await parts.append(sha256(b"a report"), body(b"a rep")(1), offset=0, owner=task.assignment)
+    assert rig.blobs.used_bytes == before_bytes + 10
+    await rig.coordinator.cancel(ended, "no longer of use")
+    await until(lambda: rig.blobs.used_bytes == before_bytes + 5)
