@@ -85,7 +85,7 @@ def _reports() -> Iterator[Result]:
                 body = {"device": f"d{number}", "attributes": attributes_of(number)}
                 requests.append(report_of(client.post("/v1/check-ins", json=body).json()["task"]))
         before_s = server.cpu_s()
-        seen = load(server, requests, seconds=1.0)
+        seen = load(server, requests, seconds=1.0, once=True)
         per_cpu_s = seen["sent"] / (server.cpu_s() - before_s)
     yield Result(name="load/small_reports", value=seen["per_s"], unit="/s")
     yield Result(name="load/small_reports/per_cpu_second", value=per_cpu_s, unit="/s")
@@ -170,7 +170,13 @@ def open_jobs(url: str, jobs: int, requirements: int, demand: int) -> None:
 
 
 def load(
-    server: Served, requests: list[str], *, rate_per_s: float = 0.0, seconds: float = SECONDS, connections: int = 32
+    server: Served,
+    requests: list[str],
+    *,
+    rate_per_s: float = 0.0,
+    seconds: float = SECONDS,
+    connections: int = 32,
+    once: bool = False,
 ) -> dict[str, float]:
     """Send requests, as fast as they are answered or at a rate, from the last core; what was seen."""
     orders = {
@@ -179,6 +185,7 @@ def load(
         "connections": connections,
         "seconds": seconds,
         "rate_per_s": rate_per_s,
+        "once": once,
     }
     result = subprocess.run(
         [sys.executable, "-m", "benchmarks.http_load"],

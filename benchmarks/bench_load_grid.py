@@ -60,7 +60,7 @@ def _cell(jobs: int, requirements: int) -> dict[str, float]:
         open_jobs(server.url, jobs, requirements, DEVICES // 2)
         reports = _reports(server.url)
         before_s = server.cpu_s()
-        reporting = load(server, reports, seconds=0.5)
+        reporting = load(server, reports, seconds=0.5, once=True)
         reports_per_cpu_s = reporting["sent"] / (server.cpu_s() - before_s)
         requests = [check_in_of(f"device-{number}", number) for number in range(DEVICES)]
         before_s = server.cpu_s()

@@ -26,12 +26,16 @@ class Load:
         connections: how many at once.
         seconds: how long to measure, after the warm-up.
         rate_per_s: requests due per second; 0 for a closed loop.
+        once: end when each request was sent once, where a server answers to repeats otherwise.
     """
 
-    def __init__(self, url: str, requests: list[str], connections: int, seconds: float, rate_per_s: float) -> None:
+    def __init__(
+        self, url: str, requests: list[str], connections: int, seconds: float, rate_per_s: float, *, once: bool = False
+    ) -> None:
         address = urlsplit(url)
         self._requests = [request.encode() for request in requests]
         self._sent = 0
+        self._most = len(requests) if once else sys.maxsize
         self._seconds = seconds
         self._rate_per_s = rate_per_s
         self._epoll = select.epoll()
@@ -52,14 +56,14 @@ class Load:
         began = time.perf_counter() + WARM_UP_S
         ends = began + self._seconds
         due = began - WARM_UP_S
-        while (now := time.perf_counter()) < ends:
+        while (now := time.perf_counter()) < ends and (self._sent < self._most or self._since):
             if self._rate_per_s:
-                while due <= now and self._idle:
+                while due <= now and self._idle and self._sent < self._most:
                     self._send(self._idle.popleft(), due)
                     due += 1.0 / self._rate_per_s
                 wait_s = max(0.0, due - now) if self._idle else 0.05
             else:
-                while self._idle:
+                while self._idle and self._sent < self._most:
                     self._send(self._idle.popleft(), now)
                 wait_s = 0.05
             for fd, _ in self._epoll.poll(min(wait_s, 0.05)):
@@ -68,7 +72,7 @@ class Load:
             connection.close()
         counted = sorted(self.latencies_s)
         return {
-            "per_s": len(counted) / self._seconds,
+            "per_s": len(counted) / (min(now, ends) - began),
             "p50_ms": 1e3 * counted[len(counted) // 2],
             "p99_ms": 1e3 * counted[len(counted) * 99 // 100],
             "sent": self._sent,
