@@ -71,6 +71,8 @@ class Load:
         for connection in self._sockets.values():
             connection.close()
         counted = sorted(self.latencies_s)
+        if not counted:
+            raise RuntimeError("all requests were answered in the warm-up: give more of them")
         return {
             "per_s": len(counted) / (min(now, ends) - began),
             "p50_ms": 1e3 * counted[len(counted) // 2],
