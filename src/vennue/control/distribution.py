@@ -8,6 +8,7 @@ always right: a caller is told what it gets.
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,10 @@ log = logging.getLogger("vennue.control")
 
 WAIT_S: Final = 10.0
 """How long a download waits for its variant to be made."""
+CHECK_WAIT_S: Final = 2.0
+"""How long a download waits until its blob is checked. Whoever it is sent to checks it, too."""
+LARGE_BYTES: Final = 256 * 2**20
+"""Larger blobs are checked one at a time, so that no small one waits for them: some take half a minute."""
 QUEUE: Final = 16
 """Variants waiting to be made; while there are more, callers get blobs as they are."""
 
@@ -70,14 +75,8 @@ class Distribution:
             NotFound: there is no such blob; or it was damaged on the disk, and is put aside.
             StorageError: it cannot be read.
         """
-        if self.is_checked(digest):
-            return
-        checking = self._checking.get(digest)
-        if checking is None:
-            checking = asyncio.get_running_loop().create_task(self._check(digest), name=f"check {digest}")
-            self._checking[digest] = checking
-            checking.add_done_callback(lambda done: self._checked(digest, done))
-        await asyncio.shield(checking)
+        if not self.is_checked(digest):
+            await asyncio.shield(self._being_checked(digest))
 
     async def holds(self, digest: Digest) -> bool:
         """Whether a blob is there, undamaged; if so, its grace before garbage collection begins anew.
@@ -110,7 +109,11 @@ class Distribution:
             InvalidInput: the caller asks for something that does not exist.
         """
         kind = self._kind(zstd=zstd, base=base, rounding=rounding)
-        await self.check(digest)
+        if not self.is_checked(digest):
+            checking = self._being_checked(digest)
+            await asyncio.wait((checking,), timeout=CHECK_WAIT_S)
+            if checking.done():
+                checking.result()
         path = self.blobs.path(digest)
         size_bytes = path.stat().st_size
         for one in (kind, ZSTD if zstd and rounding is None else None):
@@ -144,8 +147,16 @@ class Distribution:
             return Kind("delta", known_base) if zstd and self.blobs.exists(known_base) else None
         return ZSTD if zstd else None
 
+    def _being_checked(self, digest: Digest) -> asyncio.Task[None]:
+        checking = self._checking.get(digest)
+        if checking is None:
+            checking = asyncio.get_running_loop().create_task(self._check(digest), name=f"check {digest}")
+            self._checking[digest] = checking
+            checking.add_done_callback(lambda done: self._checked(digest, done))
+        return checking
+
     async def _check(self, digest: Digest) -> None:
-        async with self._turn_to_check:
+        async with self._turn_to_check if self.blobs.size(digest) > LARGE_BYTES else nullcontext():
             damaged = await asyncio.to_thread(self.blobs.verify, digest)
         if damaged is not None:
             log.error("model %s was damaged on the disk, and is put aside: %s", digest, damaged)

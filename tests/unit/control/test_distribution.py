@@ -148,3 +148,46 @@ async def test_a_blob_of_an_earlier_process_is_read_once_however_many_ask_for_it
     await asyncio.gather(*(distribution.choose(digest) for _ in range(20)))
     await distribution.choose(digest)
     assert read == [digest]
+
+
+async def test_a_download_does_not_wait_for_ever_until_its_blob_is_checked(tmp_path, blobs, monkeypatch):
+    digest = blobs.put(TEXT)
+    later = DirectoryBlobs(tmp_path / "blobs", durable=False)
+    gate, verify = threading.Event(), later.verify
+
+    def slow(one: Digest) -> Path | None:
+        assert gate.wait(30)
+        return verify(one)
+
+    monkeypatch.setattr(later, "verify", slow)
+    monkeypatch.setattr(module, "CHECK_WAIT_S", 0.01)
+    distribution = Distribution(later)
+    assert (await distribution.choose(digest)).path.read_bytes() == TEXT
+    assert not distribution.is_checked(digest)
+    gate.set()
+    await distribution.check(digest)
+    assert distribution.is_checked(digest)
+
+
+async def test_a_small_blob_is_checked_while_large_ones_wait_for_each_other(tmp_path, blobs, monkeypatch):
+    monkeypatch.setattr(module, "LARGE_BYTES", len(TEXT))
+    large = [blobs.put(TEXT + bytes([number])) for number in range(2)]
+    small = blobs.put(TEXT)
+    later = DirectoryBlobs(tmp_path / "blobs", durable=False)
+    gate, verify = threading.Event(), later.verify
+    begun: list[Digest] = []
+
+    def slow(one: Digest) -> Path | None:
+        begun.append(one)
+        assert one == small or gate.wait(30)
+        return verify(one)
+
+    monkeypatch.setattr(later, "verify", slow)
+    distribution = Distribution(later)
+    checks = [asyncio.create_task(distribution.check(digest)) for digest in large]
+    await asyncio.sleep(0)
+    await distribution.check(small)
+    assert large[1] not in begun
+    gate.set()
+    await asyncio.gather(*checks)
+    assert sorted(begun) == sorted([*large, small])
