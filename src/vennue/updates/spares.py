@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final
 
 MAX_BYTES: Final = 2**30
+LEAST_BYTES: Final = 4096
+"""What the smallest file takes of a disk."""
 
 
 class Spares:
@@ -53,7 +55,7 @@ class Spares:
             OSError: it cannot be removed.
         """
         with self._lock, suppress(OSError):  # a cache that fails is none
-            size = os.stat(file).st_size  # noqa: PTH116 - text, as in `spool.Record`
+            size = max(LEAST_BYTES, os.stat(file).st_size)  # noqa: PTH116 - text, as in `spool.Record`
             if self._has_room(size):
                 spare = f"{self._directory}/{next(self._numbers)}"
                 os.rename(file, spare)  # noqa: PTH104
