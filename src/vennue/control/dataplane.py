@@ -23,8 +23,9 @@ from vennue.control.uploads import Uploads
 from vennue.core.errors import InvalidInput, InvalidModel, Overloaded, StorageError, TooLate
 from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
 from vennue.core.job import JobSpec
-from vennue.updates.aggregator import Aggregate, RoundAggregator
+from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blobs import BlobStore
+from vennue.updates.commit import Aggregate
 from vennue.updates.intake import PartialSink, UpdateSink
 from vennue.updates.plan import RoundPlan
 from vennue.updates.spares import MAX_BYTES, Spares

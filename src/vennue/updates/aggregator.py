@@ -18,46 +18,28 @@ After a crash, constructing the aggregator again brings back every finished upda
 stored sum or by itself.
 """
 
-import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from vennue._files import free_bytes
-from vennue.core.errors import Conflict, InvalidUpdate, NotFound, StorageError, TooLarge, TooLate
-from vennue.core.ids import AssignmentId, AttemptId, Digest, attempt_of
+from vennue.core.errors import Conflict, NotFound, TooLate
+from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.tensors.layout import ModelLayout
 from vennue.tensors.model import MappedModel
 from vennue.updates.blobs import BlobStore, check_digest
-from vennue.updates.commit import Reported, commit_model
+from vennue.updates.checks import check_length, check_own, check_room, check_same_reports, check_weight
+from vennue.updates.commit import Aggregate, Reported, commit_model
 from vennue.updates.intake import Announcement, PartialSink, Rules, UpdateSink
 from vennue.updates.plan import RoundPlan
-from vennue.updates.running import RunningSum, Unit, weight_of
+from vennue.updates.running import RunningSum, Unit
 from vennue.updates.spares import Spares
 from vennue.updates.spool import Record, Spool
-from vennue.updates.strategies import Robust, Strategy
+from vennue.updates.strategies import Robust
 from vennue.updates.strategies.base import failures_told
 from vennue.updates.sums import MetricSums, Partial, Receipt
 from vennue.updates.update_set import Combined, SpooledSet, SpooledUpdate
-
-RESERVED_MODELS: Final = 3
-"""Room for so many models stays: the update that begins, and the sum of all, which may be in float64."""
-WEIGHT_TOLERANCE: Final = 1e-6
-"""How far the weight of a sum may be from that of its reports, relatively: they were added in another order."""
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """What an aggregation made: the next model, what the strategy remembers for the next round, and what went in."""
-
-    model: Digest
-    memory: Mapping[str, Digest]
-    assignments: frozenset[AssignmentId]
-    weight: float
-    metrics: Mapping[str, float]
-    """The devices' metrics, each averaged over the updates that have it, with the updates' weights."""
 
 
 class RoundAggregator:
@@ -173,14 +155,7 @@ class RoundAggregator:
     ) -> UpdateSink:
         """Begin to receive an update. For one that is durable already, the sink ignores what is written to it.
 
-        Args:
-            assignment: whose update it is.
-            weight: the number of examples that it was trained on.
-            metrics: names and finite numbers, to be averaged beside the model.
-            content_length: the size of the body, where it was announced.
-            sha256: the digest that the body must have, where it was announced.
-            token: what proves that the assignment is the sender's, to be kept with the update.
-            version: that of the model that the device was given, to be kept with the update.
+        `Announcement` says what the arguments are.
 
         Raises:
             TooLate: the attempt takes no more updates.
@@ -190,24 +165,18 @@ class RoundAggregator:
             TooLarge: ``content_length`` is more than an update of this model can have.
             StorageError: the spool cannot be written, or the disk has room for nothing that comes of the update.
         """
-        self._check_own([assignment])
+        check_own([assignment], self.attempt)
         sha256 = None if sha256 is None else check_digest(sha256)
         announced = Announcement(assignment, float(weight), metrics or {}, content_length, sha256, token, version)
         own_weight = announced.weight if self._plan.weighting == "examples" else 1.0
         with failures_told(self._plan.strategy):
             self._plan.strategy.check(own_weight, announced.metrics)
-        if content_length is not None and content_length > self.max_update_bytes:
-            raise TooLarge(
-                "the update is larger than one of this model can be",
-                field="body",
-                value=content_length,
-                limit=self.max_update_bytes,
-            )
+        check_length(content_length, self.max_update_bytes)
         with self._lock:
             duplicate = self.receipt(assignment)
             if duplicate is None:
                 self._check_open()
-                self._check_room()
+                check_room(self._spool.directory, self.layout, self._plan, len(self._sinks))
             writer = self._spool.begin(max_bytes=self.max_update_bytes) if duplicate is None else None
             sink = UpdateSink(announced, self._rules, writer, duplicate, self._update_ended)
             if duplicate is None:
@@ -223,12 +192,12 @@ class RoundAggregator:
             InvalidUpdate: it weighs another sum than its reports do together.
             StorageError: the spool cannot be written.
         """
-        self._check_own(partial.receipts)
+        check_own(partial.receipts, self.attempt)
         if self._plan.keeps_updates:
             raise Conflict(
                 "this round needs every update by itself", field="partial", value=partial.id, fix="pass updates on"
             )
-        self._check_weight(partial)
+        check_weight(partial, self._plan)
         with self._lock:
             self._check_open()
             writer = self._spool.begin(max_bytes=self._rules.max_partial_bytes)
@@ -405,11 +374,11 @@ class RoundAggregator:
             self._sum.make(units, counted, self._staleness)
             return self._sum.fold, self._sum.metrics
         metrics = MetricSums()
-        records = [units[key].record for key in sorted(units)]
-        for key, record in zip(sorted(units), records, strict=True):
-            metrics.add(record.meta["metrics"], units[key].weight(self._plan.weighting))
-        updates = SpooledSet(self._base, [SpooledUpdate(record.path, record.body_bytes) for record in records])
-        return Combined(self._plan.strategy, updates), metrics
+        updates: list[SpooledUpdate] = []
+        for _, unit in sorted(units.items()):
+            metrics.add(unit.record.meta["metrics"], unit.weight(self._plan.weighting))
+            updates.append(SpooledUpdate(unit.record.path, unit.record.body_bytes))
+        return Combined(self._plan.strategy, SpooledSet(self._base, updates)), metrics
 
     def _units(self, assignments: Iterable[AssignmentId]) -> dict[str, Unit]:
         """The units that hold the updates of these assignments, by key."""
@@ -500,15 +469,11 @@ class RoundAggregator:
                 return None
             unit = Unit.of(record)
             assert unit.partial is not None, "a partial sum's record says what is in it"
-            if unit.receipts.keys() != sink.partial.receipts.keys():
-                self.refused_updates += 1
-                self.refused_bytes += sink.received_bytes
-                raise Conflict(
-                    "a sum of other reports has this id",
-                    field="partial",
-                    value=unit.partial.id,
-                    fix="give each sum an id of its own",
-                )
+            try:
+                check_same_reports(unit.partial, sink.partial)
+            except Conflict:
+                self._count_refused(sink)
+                raise
             if any(other.record is record for other in self._finished.values()):
                 return False
             return self._waiting.setdefault(unit.partial.id, unit) is unit
@@ -517,50 +482,16 @@ class RoundAggregator:
         """Note that a sink has ended: its record, if it has one that may exist."""
         self._sinks.discard(sink)
         if record is None:
-            self.refused_updates += 1
-            self.refused_bytes += sink.received_bytes
+            self._count_refused(sink)
         elif not self._is_open and record.key not in self._finished:
             # Published while the attempt was being closed: nobody was told, so it must not exist.
             self._remove(record.key)
             raise TooLate("the attempt takes no more updates", field="attempt", value=self.attempt)
         return record
 
-    def _check_own(self, assignments: Iterable[AssignmentId]) -> None:
-        for assignment in assignments:
-            if attempt_of(assignment) != self.attempt:
-                raise Conflict(
-                    "the assignment is of another attempt", field="assignment", value=assignment, limit=self.attempt
-                )
-
-    def _check_weight(self, partial: Partial) -> None:
-        """Where the strategy leaves updates their own weights, a sum has the weight of those in it."""
-        if type(self._plan.strategy).share is not Strategy.share:
-            return
-        weight = weight_of(partial.receipts.values(), self._plan.weighting)
-        totals = partial.totals
-        is_right = math.isclose(totals.weight, weight, rel_tol=WEIGHT_TOLERANCE)
-        if not is_right or totals.models > weight * (1 + WEIGHT_TOLERANCE):
-            raise InvalidUpdate(
-                "it does not weigh what its reports do together",
-                field="weight",
-                value=totals.weight,
-                limit=weight,
-                fix="sum up by the round's own weighting, with the same version of this program",
-            )
-
-    def _check_room(self) -> None:
-        """Leave the last room on the disk for what the updates come to, or they would lie there to no end."""
-        model_bytes = self._base.layout.total_bytes
-        needed = model_bytes * (RESERVED_MODELS + len(self._plan.strategy.slots()) + len(self._sinks))
-        free = free_bytes(self._spool.directory)
-        if free < needed:
-            raise StorageError(
-                f"cannot spool an update: {free} bytes are free, and {needed} are needed to make anything of it",
-                field="path",
-                value=str(self._spool.directory),
-                limit=needed,
-                fix="free space on this file system",
-            )
+    def _count_refused(self, sink: Any) -> None:
+        self.refused_updates += 1
+        self.refused_bytes += sink.received_bytes
 
     def _check_open(self) -> None:
         if not self._is_open:

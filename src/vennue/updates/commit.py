@@ -8,12 +8,13 @@ all of it is durable. The new model has the base's header, byte by byte, and the
 import math
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 
 from vennue.core.errors import InvalidInput, InvalidModel
-from vennue.core.ids import Digest
+from vennue.core.ids import AssignmentId, Digest
 from vennue.tensors.codecs import BLOCK_ELEMENTS
 from vennue.tensors.layout import ModelLayout, Tensor
 from vennue.tensors.model import Array, MappedModel, narrowed, peak, widened
@@ -22,6 +23,18 @@ from vennue.updates.strategies.base import Block, Strategy, failures_told
 
 STRATEGY_KEY: Final = "vennue.strategy"
 SLOT_KEY: Final = "vennue.slot"
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """What an aggregation made: the next model, what the strategy remembers for the next round, and what went in."""
+
+    model: Digest
+    memory: Mapping[str, Digest]
+    assignments: frozenset[AssignmentId]
+    weight: float
+    metrics: Mapping[str, float]
+    """The devices' metrics, each averaged over the updates that have it, with the updates' weights."""
 
 
 class Reported(Protocol):

@@ -24,7 +24,7 @@ from vennue.core.errors import (
 from vennue.core.ids import AssignmentId, AttemptId, Digest
 from vennue.tensors.codecs import CODEC_KEY, CODECS, CONTENT_KEY, Cast
 from vennue.tensors.model import Array, layout_of, load, save
-from vennue.updates import aggregator as aggregators
+from vennue.updates import checks
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blob_directory import DirectoryBlobs
 from vennue.updates.plan import RoundPlan
@@ -627,7 +627,7 @@ def test_a_full_disk_refuses_the_update_and_keeps_the_round(aggregator, tmp_path
 
 def test_the_last_room_on_the_disk_is_for_what_updates_come_to(aggregator, monkeypatch, tmp_path):
     free = 3 * len(UPDATE)
-    monkeypatch.setattr(aggregators, "free_bytes", lambda path: free)
+    monkeypatch.setattr(checks, "free_bytes", lambda path: free)
     with aggregator.start_update(a(1)) as sink:
         with pytest.raises(StorageError, match="are needed to make anything of it"):
             aggregator.start_update(a(2))
