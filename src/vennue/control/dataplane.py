@@ -335,7 +335,8 @@ class DataPlane:
             Overloaded: too many uploads are under way.
             StorageError: the spool cannot be written.
         """
-        aggregator = await self._aggregator(self._entry(attempt_of(assignment)))
+        attempt = attempt_of(assignment)
+        aggregator = await self._aggregator(self._entry(attempt))
         start = functools.partial(
             aggregator.start_update,
             assignment,
@@ -345,7 +346,7 @@ class DataPlane:
             token=token,
             version=version,
         )
-        return await self.uploads.receive(start, UpdateSink.finish, body(aggregator.max_update_bytes))
+        return await self.uploads.receive(start, UpdateSink.finish, body(aggregator.max_update_bytes), owner=attempt)
 
     def count(self, receipt: Receipt, *, staleness: int = 0) -> None:
         """A durable report counts: remember its receipt, and fold it soon.

@@ -2,7 +2,7 @@
 
 To hand a piece of work to a thread and to have its outcome back costs some 15 µs, a sixth of what it takes to check and
 spool a report of a few hundred bytes. So those that come at once share it, and the busier a server is, the less each
-of them costs.
+of them costs. Work of different owners must not share: where it may never end, only its owner's waits for it.
 """
 
 import asyncio
@@ -32,6 +32,11 @@ class Together:
         self._most = most
         self._under_way = 0
         self._waiting: list[_Piece] = []
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits, and nothing is under way."""
+        return not self._waiting and not self._under_way
 
     def do(self, work: Callable[[], T]) -> "asyncio.Future[T]":
         """Have a piece of work done: its outcome. It is begun, whatever becomes of who waits for it."""

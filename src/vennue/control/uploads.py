@@ -9,7 +9,7 @@ more than half of the places, so that who sends them slowly keeps no report out.
 import asyncio
 import functools
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from vennue.control.crew import Crew
@@ -57,7 +57,8 @@ class Uploads:
         self._buffer_bytes = buffer_bytes
         threads = min(MOST_THREADS, processors() + SPARE_THREADS)
         self._threads = Crew(threads, "vennue-data")
-        self._small = Together(self._threads, threads)
+        self._groups_at_once = threads
+        self._together: dict[Hashable, Together] = {}
 
     async def receive(
         self,
@@ -67,6 +68,7 @@ class Uploads:
         *,
         keep: bool = False,
         model: bool = False,
+        owner: Hashable = None,
     ) -> T:
         """Write a body to a sink, by the block, and finish it; or abort it.
 
@@ -76,6 +78,7 @@ class Uploads:
             chunks: the body.
             keep: whether what came of a body that breaks off is written to the sink before that is aborted.
             model: whether it is a model, for which anybody may ask; half of the places are for reports alone.
+            owner: small bodies of one owner are handed over together. By default, each by itself.
 
         Raises:
             Overloaded: all places are taken.
@@ -110,11 +113,7 @@ class Uploads:
                     await asyncio.shield(writing)  # a thread goes on, whatever becomes of who waits for it
                     self.buffered_bytes -= size_bytes
                     size_bytes = 0
-            if sink is None and size_bytes <= SMALL_BYTES:
-                finishing = self._small.do(lambda: finish(write(block)))
-            else:
-                finishing = loop.run_in_executor(self._threads, lambda: finish(write(block)))
-            writing = finishing
+            writing = finishing = self._hand_over(lambda: finish(write(block)), size_bytes, owner)
             return await asyncio.shield(finishing)
         except BaseException:
             if writing is not None and not writing.done():
@@ -130,6 +129,21 @@ class Uploads:
             self.active -= 1
             self._models -= model
             self.buffered_bytes -= size_bytes
+
+    def _hand_over(self, work: Callable[[], T], size_bytes: int, owner: Hashable) -> "asyncio.Future[T]":
+        if owner is None or size_bytes > SMALL_BYTES:
+            return asyncio.get_running_loop().run_in_executor(self._threads, work)
+        together = self._together.get(owner)
+        if together is None:
+            together = self._together[owner] = Together(self._threads, self._groups_at_once)
+        future = together.do(work)
+        future.add_done_callback(lambda _: self._forget_if_idle(owner))
+        return future
+
+    def _forget_if_idle(self, owner: Hashable) -> None:
+        together = self._together.get(owner)
+        if together is not None and together.is_idle:
+            del self._together[owner]
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do other work on the same disks."""

@@ -9,6 +9,7 @@ import pytest
 
 from vennue.control.crew import Crew
 from vennue.control.together import MOST_TOGETHER, Together
+from vennue.control.uploads import Uploads
 
 
 class Counting(ThreadPoolExecutor):
@@ -101,3 +102,32 @@ async def test_work_that_the_end_finds_waiting_is_cancelled():
     assert await first
     with pytest.raises(asyncio.CancelledError):
         await second
+
+
+async def test_small_bodies_whose_check_never_ends_keep_no_other_owner_s_waiting():
+    uploads = Uploads(64)
+    release = threading.Event()
+
+    class Sink:
+        def write(self, chunk):
+            pass
+
+        def abort(self):
+            pass
+
+    async def body():
+        yield b"small"
+
+    stuck = [
+        asyncio.ensure_future(uploads.receive(Sink, lambda _: release.wait(), body(), owner="one"))
+        for _ in range(2 * MOST_TOGETHER)
+    ]
+    threads = uploads._threads._size
+    await asyncio.sleep(0)
+    uploads._threads._size += 1  # as if one of the stuck ones had been replaced
+    assert await asyncio.wait_for(uploads.receive(Sink, lambda _: "done", body(), owner="other"), 60) == "done"
+    assert threads < 2 * MOST_TOGETHER
+    release.set()
+    assert all(await asyncio.gather(*stuck))
+    assert uploads._together == {}
+    await uploads.stop()
