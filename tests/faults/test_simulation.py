@@ -3,6 +3,7 @@
 What goes wrong, and what is checked, is told in `vennue.testing.simulate`. ``make soak`` runs ten thousand.
 """
 
+import logging
 import os
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def test_simulations_do_what_they_are_for():
     assert sum(run.restarts for run in runs) > len(runs)
     faults = {"drop", "delay", "duplicate", "replay", "disconnect", *WRITE_FAULTS}
     assert faults <= {fault for run in runs for fault in run.faults}
+
+
+def test_what_is_logged_after_a_simulation_is_heard_again(caplog):
+    simulate(1)  # in which the server warns of something
+    logging.getLogger("vennue.control").warning("heard")
+    assert "heard" in caplog.text
 
 
 def forgets_keys(ledger, batch, save=MemoryLedger.save):

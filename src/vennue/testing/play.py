@@ -140,7 +140,7 @@ def _logged(problems: list[str], *, verbose: bool) -> Iterator[None]:
                 problems.append(f"logged: {text}")
 
     logger = logging.getLogger("vennue")
-    before = logger.level, logger.propagate
+    level, propagate = logger.level, logger.propagate
     handler = Handler()
     logger.setLevel(logging.INFO if verbose else logging.ERROR)
     logger.propagate = False
@@ -149,4 +149,5 @@ def _logged(problems: list[str], *, verbose: bool) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.level, logger.propagate = before
+        logger.setLevel(level)  # the attribute alone would not tell the loggers below, which remember what to pass over
+        logger.propagate = propagate

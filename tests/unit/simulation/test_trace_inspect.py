@@ -117,7 +117,7 @@ def test_synth_writes_the_devices_and_days_asked_for(capsys, tmp_path):
     out = run(capsys, "synth", path, "--devices", 50, "--days", 3, "--seed", 4, "--habit", "--flapping")
     trace = read_trace(path)
     assert trace.period_s == 3 * DAY_S
-    assert f"{len(trace):,} sessions of {trace.devices} devices over 3 days" in out
+    assert f"{len(trace):,} sessions of {trace.devices} devices over 3 days" in " ".join(out.split())
 
 
 def test_synth_writes_the_papers_calibration(capsys, tmp_path):
