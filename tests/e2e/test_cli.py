@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -9,10 +10,13 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+import httpx
 import numpy as np
 import pytest
 
 import vennue
+from tests.e2e.calls import open_round, report, task_for
+from tests.e2e.server_process import model
 from vennue.cli import run
 from vennue.demo.tasks import task
 
@@ -162,6 +166,25 @@ def test_show_tells_a_person_state_reason_and_requirement(ask, job):
     assert "active" in shown
     assert "round 1 waits for the job's owner to open it" in shown
     assert "device.android >= 6" in shown
+
+
+def test_show_and_why_tell_what_was_refused_and_what_was_given_back(ask, server, job):
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        open_round(client, job)
+        first, second = (task_for(client, name, android=7) for name in ("refused", "gives-back"))
+        for _ in range(2):
+            assert report(client, first, model(float("nan"))).status_code == 422
+        path, shown = f"/v1/assignments/{second['assignment']}/abort", {"authorization": f"Bearer {second['token']}"}
+        assert client.post(path, json={"reason": "no disk"}, headers=shown).status_code == 204
+
+    for verb in ("show", "why"):
+        told = ask(verb, job).stdout
+        assert re.search(r"reports refused +2\n", told)
+        assert re.search(r"2 invalid-update +w: element 0 is nan", told)
+        assert re.search(r"tasks given back +1\n", told)
+        assert re.search(r"1 given-back +no disk \(the last at ", told)
+        assert json.loads(ask(verb, job, "--json").stdout)["setbacks"]["refused_reports"] == 2
+    assert json.loads(ask("show", job, "--json").stdout)["rounds"][0]["returned_tasks"] == 1
 
 
 def test_jobs_lists_a_job_as_a_table_and_as_json(ask, job):

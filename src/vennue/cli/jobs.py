@@ -242,6 +242,7 @@ def _facts(job: protocol.JobView) -> list[tuple[str, str]]:
         ("waited for devices", duration(job.scheduling_delay_s)),
         ("collected reports", duration(job.collection_s)),
         ("devices bound", str(job.devices_bound)),
+        *setback_facts(job.setbacks),
     ]
     if job.model is not None:
         facts.append(("model", job.model))
@@ -281,6 +282,19 @@ def _numbers(reason: protocol.Reason) -> list[tuple[str, str]]:
     if reason.eta_s is not None:
         numbers.append(("devices expected in", duration(reason.eta_s)))
     return numbers
+
+
+def setback_facts(setbacks: protocol.Setbacks | None) -> list[tuple[str, str]]:
+    """What went wrong with a job's reports, kind by kind."""
+    if setbacks is None:
+        return []
+    sums = {"reports refused": setbacks.refused_reports, "tasks given back": setbacks.returned_tasks}
+    facts = [(name, str(number)) for name, number in sums.items() if number]
+    for each in setbacks.kinds:
+        at = time.strftime("%H:%M:%S", time.localtime(each.last_at))
+        what = f"{each.field}: {each.last}" if each.field else each.last
+        facts.append((f"  {each.count} {each.kind}", f"{what} (the last at {at})"))
+    return facts
 
 
 def _round_table(rounds: list[protocol.RoundView]) -> Any:

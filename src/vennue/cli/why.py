@@ -5,6 +5,7 @@ from rich.table import Table
 
 from vennue import protocol
 from vennue.cli import terminal
+from vennue.cli.jobs import setback_facts
 from vennue.cli.remote import REMOTE, Remote, operator, path_of
 from vennue.cli.terminal import ExitCode, duration, plural, rate
 
@@ -61,7 +62,7 @@ def _facts(told: protocol.Explanation) -> list[tuple[str, str]]:
         facts.append(("the round may end in", duration(told.round_eta_s)))
     if told.job_eta_s is not None:
         facts.append(("the job may end in", duration(told.job_eta_s)))
-    return facts
+    return facts + setback_facts(told.setbacks)
 
 
 def _regions(told: protocol.Explanation) -> Table:

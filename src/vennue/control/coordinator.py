@@ -192,13 +192,15 @@ class Coordinator(Shell):
         await self.settled()
         now = self.now()
         view = job_view(self._known(id), self.explainer(), now, late_reports=self.endings.late[id])
-        return msgspec.structs.replace(view, managed=self.managed.get(id))
+        return msgspec.structs.replace(view, managed=self.managed.get(id), setbacks=self.setbacks.of(self._known(id)))
 
     async def explain(self, id: JobId) -> Explanation:
         """Why a job is where it is, when it may end, and what would change that."""
         self._hear_of(id)
         await self.settled()
-        return await asyncio.to_thread(explanation(self.pool, self.explainer(), self._known(id), self.now()))
+        job = self._known(id)
+        rest = explanation(self.pool, self.explainer(), job, self.now(), setbacks=self.setbacks.of(job))
+        return await asyncio.to_thread(rest)
 
     async def jobs(self, limit: int, after: JobId | None = None) -> JobList:
         """At most ``limit`` jobs, oldest first: the first ones, or those that came after this one.
@@ -235,7 +237,7 @@ class Coordinator(Shell):
                 return await self._closed_round(job, round_number)
             left_s = until - loop.time()
             if left_s <= 0 or self.stopping:
-                return open_round_view(job, job.attempt, self.now())
+                return open_round_view(job, job.attempt, self.now(), self.setbacks.here(job))
             await self.waiters.wait(id, left_s)
 
     async def _closed_round(self, job: Job, round_number: int) -> RoundView:
@@ -249,6 +251,7 @@ class Coordinator(Shell):
                 field="round",
                 value=round_number,
                 limit=job.committed + 1,
+                fix=self._rounds_there(job),
             )
         if commit is None:
             return closed_round_view(attempt, job.spec)
@@ -312,6 +315,7 @@ class Coordinator(Shell):
             window_s=self._admission_window_s,
             stall_grace_s=self._stall_grace_s,
             managed=self.managed.all(),
+            setbacks=self.setbacks.here,
         )
 
     def _hear_of(self, id: JobId) -> None:
@@ -335,6 +339,13 @@ class Coordinator(Shell):
                 limit=self._max_jobs,
                 fix="try again when some have ended, or have VENNUE_LIMITS_JOBS raised",
             )
+
+    @staticmethod
+    def _rounds_there(job: Job) -> str:
+        last = job.committed + (job.attempt is not None)
+        if last == 0:
+            return "none has been opened yet"
+        return "name round 1, the only one so far" if last == 1 else f"name one from 1 to {last}"
 
     def _new_id(self, name: str) -> JobId:
         slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-") or "job"

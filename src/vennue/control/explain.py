@@ -5,9 +5,10 @@ the plan in force, so the answer is what the scheduler itself believes, not a gu
 """
 
 import math
-from collections.abc import Container
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
+from vennue.control.setbacks import Counts
 from vennue.core.ids import AttemptId, JobId, Signature
 from vennue.core.job import DAY_S, Job, JobState, When
 from vennue.core.pool import Pool
@@ -46,6 +47,7 @@ class Explainer:
         window_s: for how long check-ins must have been counted before their number proves anything.
         stall_grace_s: for how long no eligible device may have checked in before a job counts as stalled.
         managed: the jobs whose rounds the platform opens.
+        setbacks: what has gone wrong in a job's open round.
     """
 
     def __init__(
@@ -56,12 +58,14 @@ class Explainer:
         window_s: float = DAY_S,
         stall_grace_s: float = STALL_GRACE_S,
         managed: Container[JobId] = (),
+        setbacks: Callable[[Job], Counts] = lambda _: Counts(),
     ) -> None:
         self._pool = pool
         self._now = now
         self._window_s = window_s
         self._stall_grace_s = stall_grace_s
         self._managed = managed
+        self.setbacks = setbacks
         self._silences_s: dict[Signature, float] | None = None
         self.rates = pool.supply.observed_region_rates(pool.registry, now)
         self._orders: dict[Signature, tuple[list[JobId], dict[AttemptId, _Place]]] = {}
@@ -84,7 +88,7 @@ class Explainer:
             are = "1 report is" if reports == 1 else f"{reports} reports are"
             return Reason(code="committing", text=f"{are} aggregated into round {attempt.round}")
         if attempt.request.needs <= 0:
-            return self._collecting(attempt)
+            return self._refusing(job, attempt) or self._collecting(attempt)
         return self._short(job, attempt)
 
     def flag(self, job: Job) -> Reason | None:
@@ -187,6 +191,19 @@ class Explainer:
             needs=0,
         )
 
+    def _refusing(self, job: Job, attempt: Attempt) -> Reason | None:
+        """Why the round gets nowhere although devices report, if it refuses more reports than it counts."""
+        here, reported = self.setbacks(job), len(attempt.request.reported)
+        if here.refused <= reported:
+            return None
+        were = "1 report was" if here.refused == 1 else f"{here.refused} reports were"
+        return Reason(
+            code="refusing-reports",
+            text=f"{reported} of {attempt.spec.goal} reports of round {job.committed + 1} are in, and {were} refused, "
+            f"the last for {here.last_refusal}",
+            needs=max(0, attempt.request.needs),
+        )
+
     def _short(self, job: Job, attempt: Attempt) -> Reason:
         flagged = self.flag(job)
         if flagged is not None:
@@ -212,12 +229,17 @@ class Explainer:
                 code="not-planned", text=f"{bound}; {unplanned}", needs=needs, supply_per_s=rate, demand_ahead=0
             )
         first_rate, ahead, blocking = self._queue(job, attempt)
+        refusing = self._refusing(job, attempt) if ahead is None else None
+        if refusing is not None:
+            return refusing
         lost = self._pool.losses.of_job(job.id)
         if ahead is None and lost.seen >= LEAST_SEEN and lost.observed >= MOSTLY_LOST:
+            reason = self.setbacks(job).last_return
+            said = f"the last to give it back said {reason!r}, and " if reason else ""
             return Reason(
                 code="losing-devices",
                 text=f"{bound}; {first_rate:.3g} eligible devices check in per second, but of those that took a task "
-                f"of this job {lost.observed:.0%} gave it back or were lost: their logs say why",
+                f"of this job {lost.observed:.0%} gave it back or were lost: {said}their logs say why",
                 needs=needs,
                 supply_per_s=rate,
                 demand_ahead=0,

@@ -22,7 +22,7 @@ from vennue.core.job import Job, JobSpec
 from vennue.core.pool import Pool
 from vennue.core.requirement import AttributeSchema, Requirement
 from vennue.core.round import AttemptState
-from vennue.protocol import Change, Explanation, SharedRegion
+from vennue.protocol import Change, Explanation, Setbacks, SharedRegion
 
 MAX_REGIONS: Final = 32
 MAX_CHANGES: Final = 6
@@ -39,7 +39,9 @@ _BOUND: Final = re.compile(r"device\.(\w+) (>=|>|<=|<) (-?\d+(?:\.\d+)?)(?![\w.]
 _MEMBER: Final = re.compile(r'"[^"\\]*" in device\.\w+')
 
 
-def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Callable[[], Explanation]:
+def explanation(
+    pool: Pool, explainer: Explainer, job: Job, now: float, *, setbacks: Setbacks | None = None
+) -> Callable[[], Explanation]:
     """Explain a job as it is at this moment.
 
     What it takes of the pool is taken now. The rest is worked out by the function that is returned, without the pool
@@ -62,6 +64,7 @@ def explanation(pool: Pool, explainer: Explainer, job: Job, now: float) -> Calla
         round_eta_s=round_eta_s,
         job_eta_s=job_eta_s,
         changes=[],
+        setbacks=setbacks,
     )
     request = None if job.attempt is None else job.attempt.request
     lacks_others = request.bound if request is not None and request.repeats >= REPEATS else None

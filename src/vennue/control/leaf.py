@@ -208,6 +208,7 @@ class Leaf:
             raise PassOn(error.message, field="assignment", value=id) from error
         holder(branch.key, id, token)
         if model is not None and model != branch.view.model:
+            self.counters.refused_reports += 1
             raise InvalidUpdate(
                 "the update was trained from the model of another round",
                 field=MODEL_HEADER,
@@ -230,6 +231,9 @@ class Leaf:
                     receipt = await self.uploads.receive(start, UpdateSink.finish, chunks)
                 except TooLate:  # its round ended while it arrived: the upstream knows what counted
                     raise _ask_again() from None
+                except InvalidInput:
+                    self.counters.refused_reports += 1
+                    raise
             # A sum that holds it may have come from a leaf below in the meantime; it may even have gone up.
             unit = branch.waiting.get(id)
             if unit is None:

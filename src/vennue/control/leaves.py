@@ -135,7 +135,9 @@ class Leaves:
         await self._coordinator.data.refuse(attempt, refused)  # a restart must not count what was said to be refused
         await self._coordinator.settled()
         counters, endings = self._coordinator.counters, self._coordinator.endings
-        counters.refused_reports += len(refused) + len(wrong)
+        counters.refused_reports += len(wrong)
+        for reason in refused.values():
+            self._coordinator.note_refusal(attempt, TooLate(reason, field="assignment"))
         counters.late_reports += sum(map(endings.credit, refused))
         return PartialReceipt(counted=False, counted_before=counted_before, refused=refused | wrong)
 

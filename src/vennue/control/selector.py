@@ -13,6 +13,7 @@ from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.pacing import Pace, Pacing, Want
 from vennue.control.recorder import Recorder
+from vennue.control.returns import Returns
 from vennue.control.tokens import Tokens
 from vennue.core.assignment import Assignment, Outcome
 from vennue.core.batch import Collected
@@ -74,6 +75,7 @@ class Selector:
         """When devices without a task come back."""
         self._rng = rng
         self._recorder = recorder
+        self._returns = Returns()
         self._hint_until = -float("inf")
         self._active_bits = 0
         self._short_bits = 0
@@ -107,7 +109,7 @@ class Selector:
                 profile,
                 draw=self._rng.random(),
                 response_s=expected_response_s(profile),
-                declined=frozenset(map(JobId, request.declined)) if request.declined else None,
+                declined=self._closed_to(device, request.declined),
             )
         )
         if self._recorder is not None:
@@ -157,7 +159,7 @@ class Selector:
                 request.reason[:200],
                 draw=self._rng.random(),
                 response_s=held.response_s,
-                declined=frozenset(map(JobId, request.declined)) if request.declined else None,
+                declined=self._closed_to(device, request.declined),
             )
         )
         return (self._come_back(held.signature), None) if assignment is None else self._offer(assignment)
@@ -165,8 +167,13 @@ class Selector:
     def abort(self, id: AssignmentId, token: str, request: DeclineRequest) -> None:
         """The device gives up a task that it had taken; its slot is free again."""
         device = self._device(id, token)
-        self._live(id)
-        self._coordinator.apply(Abort(id, device, request.reason[:200]))
+        held = self._live(id)
+        coordinator = self._coordinator
+        job = coordinator.pool.jobs[held.job]
+        coordinator.apply(Abort(id, device, request.reason[:200]))
+        now = coordinator.now()
+        self._returns.note(device, job.id, now, most_s=job.spec.effective_lease_s)
+        coordinator.setbacks.given_back(job, held.attempt, request.reason, now)
 
     async def report(
         self,
@@ -216,7 +223,7 @@ class Selector:
                 # A repeat; or two uploads of one report have raced, and the second one is answered like a repeat.
                 receipt = await data.old_receipt(id)
                 if receipt is None:
-                    counters.refused_reports += 1
+                    self._coordinator.note_refusal(attempt_of(id), error)
                     if isinstance(error, TooLate):
                         counters.late_reports += self._coordinator.endings.credit(id)
                         # A restart must not count what was told to be too late.
@@ -226,9 +233,21 @@ class Selector:
         if counted:
             counters.reports += 1
             counters.report_bytes += receipt.body_bytes
+            if self._returns:
+                self._returns.forgive(device, job_of(attempt_of(id)))
         else:
             counters.duplicates += 1
         return ReportReceipt(assignment=id, sha256=receipt.sha256, duplicate=repeated)
+
+    def refuse(self, id: AssignmentId, token: str, error: VennueError) -> None:
+        """What was said of a report was refused before the report was read: it is counted, if it is the device's.
+
+        Raises:
+            NotFound: there is no such assignment.
+            Forbidden: the assignment is somebody else's.
+        """
+        self._device(id, token)
+        self._coordinator.note_refusal(attempt_of(id), error)
 
     async def _taking(self, id: AssignmentId) -> tuple[Attempt, int]:
         """The attempt that takes the assignment's report, and the version of the model that the device was given.
@@ -289,6 +308,14 @@ class Selector:
             limit=attempt.model,
             fix="train the model that the task names",
         )
+
+    def _closed_to(self, device: DeviceId, declined: list[str]) -> frozenset[JobId] | None:
+        """The jobs that a device is not given: those that it says it declined, and those it gave back just now."""
+        jobs = frozenset(map(JobId, declined)) if declined else None
+        if self._returns:
+            barred = self._returns.barred(device, self._coordinator.now())
+            return barred | (jobs or frozenset()) or None
+        return jobs
 
     def _offer(self, assignment: Assignment) -> tuple[CheckInAnswer, asyncio.Future[None] | None]:
         coordinator = self._coordinator

@@ -28,6 +28,7 @@ from vennue.control.journal import Journal
 from vennue.control.managed import ManagedJobs
 from vennue.control.notes import PolicyChoice, note_usage, recall_policy, recall_usage
 from vennue.control.recovery import Found, find_reports
+from vennue.control.setbacks import SetbackLog
 from vennue.control.tokens import Tokens
 from vennue.control.waiters import Waiters
 from vennue.core.effects import (
@@ -156,6 +157,7 @@ class Shell:
         self._note_usage_at = -math.inf
         self._keys: dict[str, KeyRecord] = {}
         self.endings = Endings(REMEMBERED_ENDS)
+        self.setbacks = SetbackLog()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = math.inf
         self._tasks: set[asyncio.Task[None]] = set()
@@ -411,6 +413,7 @@ class Shell:
                 self.spawn(self.data.close(attempt), f"the end of {attempt}")
                 self.waiters.wake(job_of(attempt))
             case JobEnded(job=job):
+                self.setbacks.forget(job)
                 self.waiters.wake(job)
             case Answered(device=device, assignment=bound):
                 self.gathering.answer(device, bound)
@@ -453,6 +456,13 @@ class Shell:
             self.apply(CancelJob(job, reason))
         except StorageError:
             log.debug("job %s is not cancelled: the ledger has failed, and the pool will be rebuilt", job)
+
+    def note_refusal(self, attempt: AttemptId, error: VennueError) -> None:
+        """A report of an attempt is refused, for which its job's owner may want to know."""
+        self.counters.refused_reports += 1
+        job = self.pool.jobs.get(job_of(attempt))
+        if job is not None:
+            self.setbacks.refused(job, attempt, error, self.now())
 
     def note_commit(self, commit: CommitRecord) -> None:
         """Have a commit made durable together with what `apply` said of it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from vennue.control.explain import Explainer
 from vennue.control.hours import RECENT_S
+from vennue.control.setbacks import Counts
 from vennue.core.effects import AttemptRecord
 from vennue.core.ids import Signature
 from vennue.core.job import Job, JobSpec
@@ -53,11 +54,11 @@ def job_view(job: Job, explainer: Explainer, now: float, *, late_reports: int = 
         devices_bound=job.attained + (0 if attempt is None else attempt.request.bound),
         late_reports=late_reports,
         reason=explainer.reason(job),
-        open_round=None if attempt is None else open_round_view(job, attempt, now),
+        open_round=None if attempt is None else open_round_view(job, attempt, now, explainer.setbacks(job)),
     )
 
 
-def open_round_view(job: Job, attempt: Attempt, now: float) -> RoundView:
+def open_round_view(job: Job, attempt: Attempt, now: float, setbacks: Counts) -> RoundView:
     """The round in progress. An asynchronous job's is the model update that its next commit makes."""
     return RoundView(
         job=job.id,
@@ -71,6 +72,8 @@ def open_round_view(job: Job, attempt: Attempt, now: float) -> RoundView:
         opened_at=attempt.since,
         deadline_in_s=None if attempt.deadline_at == math.inf else max(0.0, attempt.deadline_at - now),
         scheduling_delay_s=attempt.had_devices_at - attempt.since,
+        refused_reports=setbacks.refused,
+        returned_tasks=setbacks.returned,
     )
 
 

@@ -99,6 +99,30 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds in which a round would have its devices."""
 
 
+class Setback(msgspec.Struct, frozen=True, kw_only=True):
+    """Reports that were refused for one kind of reason, or the tasks that devices gave back."""
+
+    kind: str
+    """The refusal's error, as in ``invalid-update``; ``given-back`` for tasks."""
+    field: str | None = None
+    """What was wrong: a tensor's name, ``codec``, …"""
+    count: int
+    last: str
+    """The reason of the last one: the refusal's, or the device's own."""
+    last_at: float
+
+
+class Setbacks(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong with an active job's reports, since the server started."""
+
+    refused_reports: int
+    """However often one device sends the same."""
+    returned_tasks: int
+    """That devices gave back after they had taken them."""
+    kinds: list[Setback]
+    """The last eight kinds, the latest first."""
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /v1/jobs/{id}/explain``: why a job is where it is, when it may end, and what would change that."""
 
@@ -120,6 +144,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     job_eta_s: float | None = None
     """… until it has run its declared rounds."""
     changes: list[Change] = []
+    setbacks: Setbacks | None = None
+    """None while nothing went wrong, and when the job has ended."""
 
 
 class RoundView(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +164,10 @@ class RoundView(msgspec.Struct, frozen=True, kw_only=True):
     closed_at: float | None = None
     scheduling_delay_s: float = 0.0
     collection_s: float | None = None
+    refused_reports: int = 0
+    """Refused so far, while the round is open."""
+    returned_tasks: int = 0
+    """Given back by devices so far, while the round is open."""
     result: Digest | None = None
     """The aggregate's blob, once committed."""
     weight: float | None = None
@@ -173,6 +203,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     open_round: RoundView | None = None
     managed: Managed | None = None
     """In the view of one job: how the platform runs it, if it does."""
+    setbacks: Setbacks | None = None
+    """In the view of one job: None while nothing went wrong, and when the job has ended."""
 
 
 class JobList(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,7 +26,10 @@ POLL_S = 30
 """How long the server may hold a question about a round."""
 PAUSE_S = 1.0
 """Between two questions, when the server answers the first one at once."""
-_HOPELESS = {"no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices", "losing-devices"}
+_HOPELESS = {
+    "no-eligible-device", "no-supply-yet", "stalled", "infeasible", "needs-other-devices", "losing-devices",
+    "refusing-reports",
+}  # fmt: skip
 """Reasons for which a round waits that somebody must do something about."""
 _FAREWELL = Retry(attempts=4, total_s=10.0)
 _STOPS = KeyboardInterrupt | SystemExit | asyncio.CancelledError
@@ -179,7 +182,7 @@ class Driver:
             await self.wire.call("POST", f"{self._path}/rounds", protocol.RoundView, body=request)
 
     async def _committed_round(self, number: int) -> tuple[protocol.RoundView, Digest]:
-        """Wait until the round commits, however many attempts it takes; says once when no device can serve it."""
+        """Wait until the round commits, however many attempts it takes; says once when it gets nowhere."""
         warned = False
         while True:
             asked_at = self.wire.clock()
@@ -191,7 +194,7 @@ class Driver:
                 if job.state != "active":
                     raise _ended(job)
             held = self.wire.clock() - asked_at >= PAUSE_S
-            if held and not warned and view.state == "open" and view.bound < view.demand:
+            if held and not warned and view.state == "open" and (view.bound < view.demand or view.refused_reports):
                 reason = (await self.status()).reason
                 if warned := reason.code in _HOPELESS:
                     log.warning("job %s waits, round %d: %s", self._id, number, reason.text)

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 from vennue.control.distribution import Distribution
 from vennue.control.leaf import Leaf, PassOn
 from vennue.control.parts import Parts
-from vennue.core.errors import NotFound, TooLate
+from vennue.core.errors import InvalidInput, NotFound, TooLate
 from vennue.core.ids import AssignmentId
 from vennue.protocol import Health
 from vennue.server.application import Application
@@ -35,7 +35,7 @@ from vennue.updates.blobs import check_digest
 _COUNTERS = {
     "reports": "Reports that were acknowledged, here or at leaves below",
     "duplicates": "Repeated reports that were answered again",
-    "refused_reports": "Reports that the root did not count",
+    "refused_reports": "Reports refused: too late, or not fit for their round",
     "report_bytes": "Bytes of the reports acknowledged here",
     "partials": "Partial sums that the root has counted",
     "partials_refused": "Partial sums that had to be made again without some reports",
@@ -124,6 +124,9 @@ class _DeviceRoutes(DeviceRoutes):
 
     async def expected(self, id: AssignmentId, token: str) -> int | None:
         return await self._leaf.expected(id, token)
+
+    def refused(self, id: AssignmentId, token: str, error: InvalidInput) -> None:
+        self._leaf.counters.refused_reports += 1
 
     async def finished(self, id: AssignmentId) -> int:
         raise PassOn("the root has its receipt", field="assignment", value=id)

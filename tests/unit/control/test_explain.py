@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from vennue.control.explain import Explainer
+from vennue.control.setbacks import Counts
 from vennue.core.events import Abort, CancelJob, CheckIn, Committed, CompleteJob, OpenRound, Report, SubmitJob
 from vennue.core.ids import AssignmentId, AttemptId, DeviceId, Digest, JobId
 from vennue.core.job import After, JobSpec
@@ -106,6 +107,19 @@ def test_a_round_whose_devices_give_their_tasks_back_says_so_instead_of_promisin
     reason = world.reason(job)
     assert (reason.code, reason.needs, reason.eta_s) == ("losing-devices", 10, None)
     assert "of those that took a task of this job 100% gave it back" in reason.text
+
+
+def test_a_round_that_loses_its_devices_repeats_what_the_last_one_to_give_its_task_back_said(world):
+    job = world.job("a")
+    world.supply(100, ram_gb=6)
+    world.open(job)
+    for number in range(10):
+        device = DeviceId(f"d{number}")
+        world.pool.handle(Abort(world.check_in(device).id, device, "diverged"), world.now)
+    said = Counts(returned=10, last_return="diverged")
+    reason = Explainer(world.pool, world.now, setbacks=lambda _: said).reason(world.pool.jobs[job])
+    assert reason.code == "losing-devices"
+    assert "the last to give it back said 'diverged', and their logs say why" in reason.text
 
 
 def test_a_job_behind_others_is_told_who_and_how_much_is_ahead(world):

@@ -265,6 +265,7 @@ async def test_an_update_that_does_not_fit_is_refused_at_the_leaf(rig, leaf):
             tasks[0].assignment, tasks[0].token, 1.0, {}, body(update(1.0)), model=sha256(b"another")
         )
     assert files(leaf) == []
+    assert leaf.leaf.counters.refused_reports == 4
     refused_bytes = leaf.leaf.refused_bytes
     await leaf.report(tasks[0], 2.0)
     assert await result(rig, job) == 2.0

@@ -89,13 +89,15 @@ async def test_a_device_that_reported_to_a_leaf_may_repeat_it_at_the_root(rig):
 
 
 async def test_an_assignment_that_is_over_is_named_with_the_reason(rig):
-    _, tasks = await started(rig, lease_s=60)
+    job, tasks = await started(rig, lease_s=60)
     rig.clock.now += 1000
     late = rig.task("d9")
     receipt = await send(rig, "p1", tasks[0], late)
     assert not receipt.counted
     assert receipt.refused == {tasks[0].assignment: f"assignment {tasks[0].assignment} is over: its lease ran out, or "
                                "the device checked in with other attributes"}  # fmt: skip
+    told = (await rig.coordinator.job(job)).setbacks
+    assert [(each.kind, each.count, each.last) for each in told.kinds] == [("too-late", 1, *receipt.refused.values())]
     assert await send(rig, "p2", late) == PartialReceipt(counted=True)
 
 

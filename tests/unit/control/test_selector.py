@@ -142,6 +142,47 @@ async def test_an_aborted_task_s_slot_is_free_at_once(rig):
     assert rig.task("d2").assignment == f"{job}.1.1.2"
 
 
+async def test_a_device_that_gives_back_a_job_s_tasks_is_given_the_next_later_each_time(rig):
+    job = await rig.job(demand=1, lease_s=6)
+    await rig.open(job)
+    for wait_s in (1.0, 2.0, 4.0, 6.0, 6.0):  # no longer than the lease of the job
+        task = rig.task("d1")
+        rig.selector.abort(task.assignment, task.token, DeclineRequest())
+        assert rig.check_in("d1") is None
+        rig.clock.now += wait_s - 0.1
+        assert rig.check_in("d1") is None
+        rig.clock.now += 0.1 + 1e-6
+
+
+async def test_a_device_that_gave_back_a_task_is_given_one_of_another_job_at_once(rig):
+    first, second = await rig.job(demand=1, name="first"), await rig.job(demand=1, name="second")
+    await rig.open(first)
+    await rig.open(second)
+    task = rig.task("d1")
+    assert task.job == first
+    rig.selector.abort(task.assignment, task.token, DeclineRequest())
+    task = rig.task("d1")
+    assert task.job == second
+    answer, _ = rig.selector.decline(task.assignment, task.token, DeclineRequest(declined=[second]))
+    assert answer.task is None  # neither the job that it declines nor the one that it gave back
+
+
+async def test_a_device_whose_report_counts_has_no_habit_of_giving_tasks_back(rig):
+    job = await rig.job(demand=1, rounds=2)
+    await rig.open(job)
+    for wait_s in (1.0, 2.0):
+        task = rig.task("d1")
+        rig.selector.abort(task.assignment, task.token, DeclineRequest())
+        rig.clock.now += wait_s
+    await rig.report(rig.task("d1"))
+    await rig.coordinator.round(job, 1, wait_s=20)
+    await rig.open(job, 2)
+    task = rig.task("d1")
+    rig.selector.abort(task.assignment, task.token, DeclineRequest())
+    rig.clock.now += 1.0
+    assert rig.task("d1").job == job
+
+
 # -- tokens ----------------------------------------------------------------------------------------------------------
 
 

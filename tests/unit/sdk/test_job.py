@@ -147,6 +147,18 @@ def test_a_round_that_no_device_can_serve_says_so_once(job, server, time, caplog
     assert caplog.messages == ["job j1 waits, round 1: 0 of 2 devices: none meets 'false'"]
 
 
+def test_a_round_that_refuses_its_reports_says_so_once(job, server, time, caplog):
+    def held(request):
+        time.now += 30
+        return answer(msgspec.structs.replace(round_view(1, "open"), refused_reports=3))
+
+    reason = protocol.Reason(code="refusing-reports", text="0 of 2 reports are in, and 3 were refused")
+    server.on(STATUS, msgspec.structs.replace(job_view(), reason=reason))
+    server.on(wait_for(1), held, held, round_view(1, "committed", result=server.aggregates[0]))
+    next(job.rounds()).run(model(1, 2))
+    assert caplog.messages == ["job j1 waits, round 1: 0 of 2 reports are in, and 3 were refused"]
+
+
 def test_a_model_that_vanished_since_it_was_found_is_uploaded_again(job, server):
     digest = server.holds(model(1, 2))
     server.on(OPEN, problem(404, "not-found", field="model"), round_view())

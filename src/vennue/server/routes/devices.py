@@ -6,7 +6,8 @@
 import base64
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -15,7 +16,7 @@ from vennue.control.coordinator import Coordinator
 from vennue.control.dataplane import Body
 from vennue.control.parts import Parts, expected_report
 from vennue.control.selector import Selector
-from vennue.core.errors import InvalidInput
+from vennue.core.errors import Forbidden, InvalidInput, NotFound
 from vennue.core.ids import AssignmentId, Digest
 from vennue.protocol import (
     DIGEST_HEADER,
@@ -190,6 +191,10 @@ class DeviceRoutes(ABC):
         """``POST /v1/assignments/{id}/abort``."""
 
     @abstractmethod
+    def refused(self, id: AssignmentId, token: str, error: InvalidInput) -> None:
+        """A report was refused before it was read, or who sent it was looked at."""
+
+    @abstractmethod
     async def expected(self, id: AssignmentId, token: str) -> int | None:
         """How large the report may be; None if it is here already. Raises what `Selector.report` does."""
 
@@ -225,7 +230,8 @@ class DeviceRoutes(ABC):
         id, digest, limit = await self._upload_of(request)
         if limit is None:
             return upload_answer(part.size_bytes or part.end, complete=True)
-        Announcement(id, about.examples, about.metrics, part.size_bytes, digest, token="")
+        with self._refusals_noted(request):
+            Announcement(id, about.examples, about.metrics, part.size_bytes, digest, token="")
         room = part.room(limit)
         part_bytes = content_length(request.scope, room) or 0
         received = await self._parts.append(
@@ -241,12 +247,23 @@ class DeviceRoutes(ABC):
         return upload_answer(received, complete=part.complete)
 
     def _about(self, request: Request) -> "_About":
-        return _About(
-            bearer(request, _SHOWN),  # who says nothing of itself is told so first
-            _examples(request.header(EXAMPLES_HEADER)),
-            self._metrics(request.header(METRICS_HEADER)),
-            _model(request.header(MODEL_HEADER)),
-        )
+        token = bearer(request, _SHOWN)  # who says nothing of itself is told so first
+        with self._refusals_noted(request):
+            return _About(
+                token,
+                _examples(request.header(EXAMPLES_HEADER)),
+                self._metrics(request.header(METRICS_HEADER)),
+                _model(request.header(MODEL_HEADER)),
+            )
+
+    @contextmanager
+    def _refusals_noted(self, request: Request) -> Iterator[None]:
+        """What a report's headers say of it is refused in here."""
+        try:
+            yield
+        except InvalidInput as error:
+            self.refused(AssignmentId(request.params["id"]), bearer(request, _SHOWN), error)
+            raise
 
     async def _take(self, request: Request, body: Body, sha256: Digest | None, about: "_About") -> ReportReceipt:
         return await self._reports(
@@ -316,6 +333,10 @@ class RootDeviceRoutes(DeviceRoutes):
 
     async def expected(self, id: AssignmentId, token: str) -> int | None:
         return await expected_report(self._coordinator, id, token)
+
+    def refused(self, id: AssignmentId, token: str, error: InvalidInput) -> None:
+        with suppress(NotFound, Forbidden):  # then it is nobody's report
+            self._selector.refuse(id, token, error)
 
     async def finished(self, id: AssignmentId) -> int:
         receipt = await self._coordinator.data.old_receipt(id)
