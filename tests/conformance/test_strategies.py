@@ -527,5 +527,6 @@ def test_a_registered_strategy_is_found_by_its_name(monkeypatch):
     ],
 )
 def test_a_strategy_that_cannot_be_is_refused_with_the_fix(name, options, message):
-    with pytest.raises(InvalidInput, match=message):
+    with pytest.raises(InvalidInput, match=message) as refusal:
         strategy(name, options)
+    assert refusal.value.fix

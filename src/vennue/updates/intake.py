@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 from vennue.core.errors import InvalidUpdate, TooLarge, TooLate
 from vennue.core.ids import AssignmentId, Digest
-from vennue.tensors.codecs import PLAIN, Codec, codec_of, is_change
+from vennue.tensors.codecs import CODEC_KEY, PLAIN, Codec, codec_of, is_change
 from vennue.tensors.layout import HeaderReader, ModelLayout
 from vennue.tensors.model import HeldModel, MappedModel
 from vennue.updates.blobs import digest_mismatch
@@ -64,7 +64,13 @@ class Announcement:
                 fix="send the number of examples that the update was trained on",
             )
         if len(self.metrics) > MAX_DEVICE_METRICS:
-            raise InvalidUpdate("too many metrics", field="metrics", value=len(self.metrics), limit=MAX_DEVICE_METRICS)
+            raise InvalidUpdate(
+                "too many metrics",
+                field="metrics",
+                value=len(self.metrics),
+                limit=MAX_DEVICE_METRICS,
+                fix="send those that the job's owner looks at",
+            )
         for name, value in self.metrics.items():
             if len(name) > MAX_METRIC_NAME or not name.isprintable():
                 raise InvalidUpdate(
@@ -72,6 +78,7 @@ class Announcement:
                     field="metrics",
                     value=name[:80],
                     limit=MAX_METRIC_NAME,
+                    fix="give it a name such as loss",
                 )
             if not abs(value) <= MAX_METRIC:  # false for what is not a number, too
                 raise InvalidUpdate(
@@ -115,7 +122,7 @@ class Rules:
                 field="codec",
                 value=codec.name,
                 limit=", ".join(self.plan.codecs),
-                fix="use one that the task names",
+                fix=_allowed(self.plan.codecs),
             )
         if not is_change(update):
             if codec.is_sparse:
@@ -134,6 +141,13 @@ class Rules:
                 )
         codec.check_layout(update, self.layout)
         return codec
+
+
+def _allowed(codecs: tuple[str, ...]) -> str:
+    """What a device may use instead: a task names no codec where only ``plain`` is taken."""
+    if codecs == (PLAIN.name,):
+        return f"send it as {PLAIN.name}: each tensor in the model's own type"
+    return f"use one of {', '.join(codecs)}, and name it in the metadata: {CODEC_KEY}"
 
 
 Done = TypeVar("Done")
@@ -229,7 +243,11 @@ class _Sink(ABC, Generic[Done]):
     def _check_size(self, total_bytes: int) -> None:
         if total_bytes > self._max_bytes:
             raise TooLarge(
-                "it is larger than one of this model can be", field="body", value=total_bytes, limit=self._max_bytes
+                "it is larger than one of this model can be",
+                field="body",
+                value=total_bytes,
+                limit=self._max_bytes,
+                fix="send the tensors of the task's model alone",
             )
 
     def _finish(self, key: str, meta: Callable[[], Mapping[str, Any]]) -> Done:

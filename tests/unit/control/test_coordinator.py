@@ -608,6 +608,22 @@ async def test_any_exception_of_a_ledger_counts_as_its_failure(rig):
         await rig.coordinator.submit(SPEC)
 
 
+@pytest.mark.parametrize(
+    ("opened", "fix"),
+    [(0, "none has been opened yet"), (1, "name round 1, the only one so far"), (2, "name one from 1 to 2")],
+)
+async def test_a_round_that_has_not_been_opened_is_not_found_and_those_that_were_are_named(rig, opened, fix):
+    job = await rig.job(demand=1)
+    for number in range(1, opened + 1):
+        await rig.open(job, number)
+        if number < opened:
+            await rig.report(rig.task(f"d{number}"))
+            await rig.coordinator.round(job, number, wait_s=20)
+    with pytest.raises(NotFound, match=r"round 99 of job .* has not been opened") as refusal:
+        await rig.coordinator.round(job, 99)
+    assert refusal.value.fix == fix
+
+
 # -- ends ------------------------------------------------------------------------------------------------------------
 
 

@@ -573,10 +573,18 @@ def test_metrics_that_cannot_be_right_are_refused(refused, metrics, message):
     refused(UPDATE, message, metrics=metrics)
 
 
-def test_a_codec_that_the_round_does_not_take_is_refused(make):
-    aggregator = make(plan=RoundPlan(codecs=("plain",)))
-    with pytest.raises(InvalidUpdate, match="does not take this codec"):
+@pytest.mark.parametrize(
+    ("codecs", "fix"),
+    [
+        (("plain",), "send it as plain: each tensor in the model's own type"),
+        (("int8", "plain"), "use one of int8, plain, and name it in the metadata: vennue.codec"),
+    ],
+)
+def test_a_codec_that_the_round_does_not_take_is_refused_with_those_that_it_takes(make, codecs, fix):
+    aggregator = make(plan=RoundPlan(codecs=codecs))
+    with pytest.raises(InvalidUpdate, match="does not take this codec") as refusal:
         send(aggregator, 1, CODECS["float16"].encode(model([[1, 2], [3, 4]])))
+    assert refusal.value.fix == fix
 
 
 def test_an_unknown_codec_is_refused(refused):

@@ -19,12 +19,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from vennue.core.errors import InvalidInput, StrategyFailed, VennueError, described
 from vennue.core.job import Setting
 from vennue.tensors.codecs import Content
 from vennue.tensors.model import Array
+
+_OR: Final = "or leave it out for the default"
 
 
 class Share(NamedTuple):
@@ -139,7 +141,11 @@ def check_positive(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number above 0."""
     if not (is_number(value) and value > 0):
         raise InvalidInput(
-            "it must be a finite number above 0", field=f"strategy_options.{option}", value=value, limit=0
+            "it must be a finite number above 0",
+            field=f"strategy_options.{option}",
+            value=value,
+            limit=0,
+            fix=f"give a number above 0, {_OR}",
         )
 
 
@@ -147,7 +153,11 @@ def check_fraction(option: str, value: float, *, below: float = 1.0) -> None:
     """``InvalidInput`` unless an option is a number from 0 to below a bound."""
     if not (is_number(value) and 0 <= value < below):
         raise InvalidInput(
-            f"it must be from 0 to below {below:g}", field=f"strategy_options.{option}", value=value, limit=below
+            f"it must be from 0 to below {below:g}",
+            field=f"strategy_options.{option}",
+            value=value,
+            limit=below,
+            fix=f"give a number such as {0.9 * below:g}, {_OR}",
         )
 
 
@@ -155,7 +165,11 @@ def check_not_negative(option: str, value: float) -> None:
     """``InvalidInput`` unless an option is a finite number from 0."""
     if not (is_number(value) and value >= 0):
         raise InvalidInput(
-            "it must be a finite number from 0", field=f"strategy_options.{option}", value=value, limit=0
+            "it must be a finite number from 0",
+            field=f"strategy_options.{option}",
+            value=value,
+            limit=0,
+            fix=f"give 0 or a number above it, {_OR}",
         )
 
 
@@ -167,6 +181,7 @@ def check_count(option: str, value: object, *, least: int) -> None:
             field=f"strategy_options.{option}",
             value=value,
             limit=least,
+            fix=f"give a number such as {least + 1}, {_OR}",
         )
 
 
