@@ -118,7 +118,7 @@ def convert(
         text = authors_workload.dump(authors_workload.convert(source, jobs))
         with replacing(out) as file:
             file.write(text.encode())
-        terminal.output().print(f"{out}: workload")
+        terminal.output().print(f"{out}: workload", soft_wrap=True)
         return
     table_suffix(out)
     with _progress(f"reading {source.name}") as progress:
@@ -175,18 +175,19 @@ def inspect(
 def _write_capacity(out: Path, capacity: Capacity) -> None:
     columns = {"computation_ms": capacity.computation_ms, "communication_kbps": capacity.communication_kbps}
     write_table(out, {name: column for name, column in columns.items() if column is not None})
-    terminal.output().print(f"{out}: {len(capacity.communication_kbps):,} capacities")
+    terminal.output().print(f"{out}: {len(capacity.communication_kbps):,} capacities", soft_wrap=True)
 
 
 def _write_devices(out: Path, table: DeviceTable, rows: IntArray) -> None:
     columns = {name: [column[row] for row in rows] for name, column in table.columns.items()}
     write_table(out, {"device": range(len(rows)), **columns})
-    terminal.output().print(f"{out}: {len(rows):,} devices")
+    terminal.output().print(f"{out}: {len(rows):,} devices", soft_wrap=True)
 
 
 def _say_written(out: Path, trace: Trace) -> None:
     terminal.output().print(
-        f"{out}: {len(trace):,} sessions of {trace.devices:,} devices over {trace.period_s / DAY_S:g} days"
+        f"{out}: {len(trace):,} sessions of {trace.devices:,} devices over {trace.period_s / DAY_S:g} days",
+        soft_wrap=True,
     )
 
 
