@@ -129,7 +129,7 @@ class Shell:
         validate: bool = False,
     ) -> None:
         self.data = data
-        data.distribution.on_damage = self._model_damaged
+        data.distribution.on_damage = self._model_gone
         self._configured = PolicyChoice(policy, dict(parameters or {})), planner
         self._chosen = self._configured[0]
         self.counters = Counters()
@@ -256,9 +256,11 @@ class Shell:
         self._failure = None
         for one in found:  # at once, before anybody is bound to a place that a report had
             attempt = pool.jobs[job_of(one.event.attempt)].attempt
+            if attempt is None or attempt.id != one.event.attempt:  # its model, say, was found damaged meanwhile
+                continue
             self.apply(one.event)
             for receipt in one.receipts:
-                self.data.count(receipt, staleness=max(0, attempt.version - receipt.version) if attempt else 0)
+                self.data.count(receipt, staleness=max(0, attempt.version - receipt.version))
         self._arm()
         for id in self.managed.active():
             self.spawn(self.managed.advance(id), f"the next round of {id}")
@@ -424,29 +426,26 @@ class Shell:
                 log.error("the policy failed, the last plan stays in force: %s", reason)
 
     def _expect(self, attempt: AttemptId, model: Digest) -> None:
-        job, failure = self.pool.jobs[job_of(attempt)], None
+        job = self.pool.jobs[job_of(attempt)]
         try:
             self.data.expect(attempt, model, job.spec)
         except InvalidInput as error:
-            failure = str(error)
-        if failure or not self.data.distribution.is_checked(model):
-            self.spawn(self._check(job.id, model, failure), f"the check of what {attempt} needs")
+            # It was checked when the job came: what it names was removed from this machine since.
+            asyncio.get_running_loop().call_soon(self._give_up, job.id, str(error))
+        if not self.data.distribution.is_checked(model):
+            self.spawn(self._check(model), f"the check of the model of {attempt}")
 
-    async def _check(self, job: JobId, model: Digest, failure: str | None) -> None:
-        """End a job of which nothing can come: what it names was removed from this machine, or damaged, meanwhile."""
+    async def _check(self, model: Digest) -> None:
         try:
-            if failure is None:
-                await self.data.distribution.check(model)
+            await self.data.distribution.check(model)
         except NotFound as error:
-            failure = _gone(model, error.message)
-        if failure:
-            self._give_up(job, failure)
+            self._model_gone(model, error.message)
 
-    def _model_damaged(self, model: Digest) -> None:
+    def _model_gone(self, model: Digest, how: str = "it was damaged on the disk") -> None:
         """Nothing can come of rounds on this model any more: no device must train it in vain."""
         for attempt in self.pool.attempts():
             if attempt.model == model:
-                self._give_up(attempt.job, _gone(model, "it was damaged on the disk"))
+                self._give_up(attempt.job, f"model: the model of its round is gone: {model} ({how})")
 
     def _give_up(self, job: JobId, reason: str) -> None:
         if self.pool.jobs[job].state.terminal:
@@ -484,7 +483,3 @@ class Shell:
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # which it may never have begun, at a stop
         return task
-
-
-def _gone(model: Digest, how: str) -> str:
-    return f"model: the model of its round is gone: {model} ({how})"

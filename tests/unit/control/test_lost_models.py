@@ -1,5 +1,6 @@
 """Models that are lost or damaged under a server's feet: what becomes of the jobs that need them."""
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -7,8 +8,12 @@ import shutil
 import pytest
 
 from tests.unit.control.rig import DISK_FULL, Clock, Rig, rig_at, sha256, until, update
+from vennue.control.dataplane import DataPlane
+from vennue.control.distribution import Distribution
+from vennue.control.recovery import Found, find_reports
+from vennue.control.tokens import Tokens
 from vennue.core.errors import NotFound, StorageError, TooLate
-from vennue.core.ids import JobId
+from vennue.core.ids import AttemptId, Digest, JobId
 from vennue.core.job import JobSpec
 from vennue.protocol import Managed
 
@@ -18,6 +23,13 @@ async def result_of(rig: Rig, job: JobId) -> list[float]:
     view = await rig.coordinator.round(job, 1, wait_s=20)
     assert view.result is not None
     return rig.numbers(view.result)
+
+
+def takes_reports(data: DataPlane, attempt: AttemptId) -> bool:
+    """Whether an attempt is open to the data plane."""
+    with contextlib.suppress(TooLate):
+        return data.plan(attempt) is not None
+    return False
 
 
 @pytest.mark.parametrize("reported", [0, 1])
@@ -91,3 +103,38 @@ async def test_a_ledger_that_works_again_waits_for_the_models_too(tmp_path, monk
         (tmp_path / "unmounted").rename(tmp_path / "blobs")
         await until(lambda: rig.coordinator.failure is None)
         assert (await rig.coordinator.job(job)).state == "active"
+
+
+async def test_a_model_that_is_found_damaged_while_a_server_starts_ends_its_job_and_keeps_no_other(
+    tmp_path, monkeypatch
+):
+    async with rig_at(tmp_path) as rig:
+        broken, sound = await rig.job(), await rig.job()
+        lost = rig.model(9.0)
+        await rig.open(sound)
+        await rig.report(rig.task("a"))
+        await rig.coordinator.open_round(broken, 1, lost, {})
+        await rig.report(rig.task("b"))
+    (tmp_path / "blobs" / lost[:2] / lost).write_bytes(update(8.0))
+    restarted = Rig(tmp_path, Clock(2000.0))
+    found, check = [], Distribution.check
+    all_found = asyncio.Event()
+
+    async def check_late(distribution: Distribution, model: Digest) -> None:
+        await all_found.wait()
+        await check(distribution, model)
+
+    async def find_slowly(data: DataPlane, tokens: Tokens, attempt: AttemptId, committed: int) -> Found:
+        found.append(await find_reports(data, tokens, attempt, committed))
+        if len(found) == 2:
+            all_found.set()
+            await until(lambda: not takes_reports(data, AttemptId(f"{broken}.1.1")))
+        return found[-1]
+
+    monkeypatch.setattr(Distribution, "check", check_late)
+    monkeypatch.setattr("vennue.control.shell.find_reports", find_slowly)
+    async with restarted as rig:
+        assert [len(one.receipts) for one in found] == [1, 1]
+        views = [await rig.coordinator.job(job) for job in (broken, sound)]
+        assert [view.state for view in views] == ["cancelled", "active"]
+        assert (await rig.coordinator.round(sound, 1)).reported == 1
