@@ -75,6 +75,13 @@ _mount(
     "vennue serve --policy venn-sched --set demand_scope=job --port 9000",
 )
 _mount(
+    "vennue.cli.ready:ready",
+    _POOL,
+    "Wait until a server, root or leaf, is ready; give up after some seconds, and say why it is not.",
+    "vennue serve --data-dir ./pool & vennue ready",
+    "vennue ready --within 60 --server http://pool.example:8765",
+)
+_mount(
     "vennue.cli.pool:pool",
     _POOL,
     "Show the pool: policy, check-ins, requirements with their supply and demand, regions.",

@@ -62,6 +62,16 @@ class Operator:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return blocking(self._wire.call("POST", path, answer, body=body, headers=named))
 
+    def readiness(self) -> Health:
+        """What the server says of itself at this moment; asks once.
+
+        Raises:
+            httpx.TransportError: nobody answers.
+            msgspec.MsgspecError: somebody else does.
+        """
+        response = blocking(self._transport.send(self._transport.build("GET", "/readyz", {}, None)))
+        return msgspec.json.decode(response.content, type=Health)
+
     def jobs(self) -> list[JobView]:
         """All jobs, oldest first, page by page."""
         listed: list[JobView] = []
