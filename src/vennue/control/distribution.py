@@ -66,7 +66,7 @@ class Distribution:
 
     def is_checked(self, digest: Digest) -> bool:
         """Whether a blob is there, and known to be what its name says."""
-        return self.blobs.is_verified(digest) and self.blobs.exists(digest)
+        return self.blobs.is_verified(digest)
 
     async def check(self, digest: Digest) -> None:
         """Make sure that a blob is what its name says: one of an earlier process is read, once, whoever asks.

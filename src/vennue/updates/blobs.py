@@ -137,7 +137,7 @@ class BlobStore(Protocol):
         ...
 
     def is_verified(self, digest: Digest) -> bool:
-        """Whether this process has seen all of a blob's bytes, they were right, and the blob has not become shorter."""
+        """Whether a blob is there, this process has seen all of its bytes, they were right, and none were cut off."""
         ...
 
     def verify(self, digest: Digest) -> Path | None:
