@@ -36,7 +36,8 @@ class Chosen:
     """What a caller gets: bytes of a file.
 
     ``sha256`` is that of these bytes. ``variant`` is None for the blob itself, compressed or not; else ``delta`` or the
-    name of the rounding. ``encoding`` is the content encoding.
+    name of the rounding. ``encoding`` is the content encoding. Bytes that are not ``is_checked`` may have been damaged:
+    whoever gets them finds out, but no cache may keep them.
     """
 
     path: Path
@@ -44,6 +45,7 @@ class Chosen:
     sha256: Digest
     variant: str | None = None
     encoding: str | None = None
+    is_checked: bool = True
 
 
 class Distribution:
@@ -116,6 +118,8 @@ class Distribution:
                 checking.result()
         path = self.blobs.path(digest)
         size_bytes = path.stat().st_size
+        if not self.is_checked(digest):
+            return Chosen(path, size_bytes, digest, is_checked=False)
         for one in (kind, ZSTD if zstd and rounding is None else None):
             variant = None if one is None else await self._variant(digest, one)
             if variant is not None:
@@ -188,6 +192,8 @@ class Distribution:
 
     async def _make(self, variants: Variants, blob: Digest, kind: Kind) -> Variant | None:
         try:
+            if kind.base is not None:
+                await self.check(kind.base)
             async with self._turn:
                 return await asyncio.to_thread(variants.make, blob, kind)
         except VennueError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from vennue._zstd import zstd
 from vennue.control import distribution as module
 from vennue.control.distribution import Distribution
 from vennue.core.errors import InvalidInput, NotFound
@@ -150,8 +151,9 @@ async def test_a_blob_of_an_earlier_process_is_read_once_however_many_ask_for_it
     assert read == [digest]
 
 
-async def test_a_download_does_not_wait_for_ever_until_its_blob_is_checked(tmp_path, blobs, monkeypatch):
-    digest = blobs.put(TEXT)
+@pytest.fixture
+def late(tmp_path, blobs, monkeypatch):
+    """The store of a later process, which is slow to check its blobs, and what lets it."""
     later = DirectoryBlobs(tmp_path / "blobs", durable=False)
     gate, verify = threading.Event(), later.verify
 
@@ -161,12 +163,44 @@ async def test_a_download_does_not_wait_for_ever_until_its_blob_is_checked(tmp_p
 
     monkeypatch.setattr(later, "verify", slow)
     monkeypatch.setattr(module, "CHECK_WAIT_S", 0.01)
+    return later, gate
+
+
+async def test_a_download_does_not_wait_for_ever_until_its_blob_is_checked(blobs, late):
+    digest = blobs.put(TEXT)
+    later, gate = late
     distribution = Distribution(later)
-    assert (await distribution.choose(digest)).path.read_bytes() == TEXT
-    assert not distribution.is_checked(digest)
+    chosen = await distribution.choose(digest)
+    assert chosen.path.read_bytes() == TEXT
+    assert not chosen.is_checked
     gate.set()
     await distribution.check(digest)
-    assert distribution.is_checked(digest)
+    assert (await distribution.choose(digest)).is_checked
+
+
+async def test_of_a_blob_that_is_not_checked_yet_no_form_is_made_which_would_outlive_its_damage(
+    tmp_path, damaged, late
+):
+    later, gate = late
+    distribution = Distribution(later, Variants(tmp_path / "variants", later, max_bytes=2**20))
+    assert (await distribution.choose(damaged, zstd=True)).encoding is None
+    gate.set()
+    assert not await distribution.holds(damaged)
+    later.put(TEXT)
+    chosen = await distribution.choose(damaged, zstd=True)
+    assert zstd.decompress(chosen.path.read_bytes()) == TEXT
+
+
+async def test_no_delta_is_made_from_a_blob_that_was_damaged(tmp_path, blobs):
+    old, new = (save({"w": np.arange(1000, dtype=np.float32) + step}) for step in (0, 1e-3))
+    base, digest = blobs.put(old), blobs.put(new)
+    blobs.path(base).write_bytes(old[:-1] + b"x")
+    later = DirectoryBlobs(tmp_path / "blobs", durable=False)
+    distribution = Distribution(later, Variants(tmp_path / "variants", later, max_bytes=2**20))
+    assert (await distribution.choose(digest, zstd=True, base=base)).variant is None
+    assert not later.exists(base)
+    later.put(old)
+    assert (await distribution.choose(digest, zstd=True, base=base)).variant == "delta"
 
 
 async def test_a_small_blob_is_checked_while_large_ones_wait_for_each_other(tmp_path, blobs, monkeypatch):

@@ -176,7 +176,7 @@ class BlobRoutes:
         etag = f'"{chosen.sha256}"'
         headers: Headers = [
             ("etag", etag),
-            ("cache-control", "public, max-age=31536000, immutable"),
+            ("cache-control", "public, max-age=31536000, immutable" if chosen.is_checked else "no-store"),
             ("vary", "accept-encoding"),
         ]
         if _lists(request.header("if-none-match"), etag):
