@@ -456,8 +456,8 @@ class RoundAggregator:
             (assignment,) = unit.receipts
             counted = self._finished.setdefault(assignment, unit)
             if counted.record is record:
-                if sink.small_body and not isinstance(self._plan.strategy, Robust):
-                    self._sum.held.keep(record.key, sink.small_body)
+                if sink.whole_body and not isinstance(self._plan.strategy, Robust):
+                    self._sum.held.keep(record.key, sink.whole_body)
                 return unit.receipts[assignment]
             self._remove(record.key)  # a sum has taken its place meanwhile
             return self.receipt(assignment)

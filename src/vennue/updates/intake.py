@@ -211,7 +211,7 @@ class _Sink(ABC, Generic[Done]):
                 raise
 
     @property
-    def small_body(self) -> bytes:
+    def whole_body(self) -> bytes:
         """The body that was spooled, if it came as one chunk; empty otherwise."""
         return self._whole if self._is_first else b""
 
