@@ -104,11 +104,11 @@ class Parts:
             OutOfSpace: the quota is used up.
             Overloaded: too many uploads are under way.
         """
+        if self._make_room is not None:
+            await self._make_room(part_bytes)
         if owner:
             for upload in [upload for upload in self._receiving if upload[1] == owner]:
                 await self._supersede(upload)
-        if self._make_room is not None:
-            await self._make_room(part_bytes)
         there = self._blobs.received(digest, owner=owner)
         if offset > there:  # that more is here may be because a part is still being written, which `resume` says
             raise _elsewhere(offset, there)
