@@ -62,14 +62,16 @@ class Operator:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return blocking(self._wire.call("POST", path, answer, body=body, headers=named))
 
-    def readiness(self) -> Health:
+    def readiness(self, patience_s: float) -> Health:
         """What the server says of itself at this moment; asks once.
 
         Raises:
-            httpx.TransportError: nobody answers.
+            httpx.TransportError: nobody answers, or not in time.
             msgspec.MsgspecError: somebody else does.
         """
-        response = blocking(self._transport.send(self._transport.build("GET", "/readyz", {}, None)))
+        request = self._transport.build("GET", "/readyz", {}, None)
+        request.extensions["timeout"] = httpx.Timeout(patience_s).as_dict()
+        response = blocking(self._transport.send(request))
         return msgspec.json.decode(response.content, type=Health)
 
     def jobs(self) -> list[JobView]:

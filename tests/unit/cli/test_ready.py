@@ -55,6 +55,14 @@ def test_nobody_at_the_address_is_asked_again_until_the_time_is_up(capsys, nobod
     assert "what `vennue serve` printed says why" in said
 
 
+def test_a_server_that_takes_connections_and_says_nothing_is_given_up(capsys, monkeypatch):
+    monkeypatch.setattr("vennue.cli.ready._LEAST_ANSWER_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert run(["ready", "--within", "0", "--server", address]) == ExitCode.UNREACHABLE
+    assert f"{address} is not ready after 0 s: timed out" in capsys.readouterr().err
+
+
 def test_a_server_that_becomes_ready_is_waited_for(capsys, monkeypatch):
     answer = dict(FAILING)
     monkeypatch.setattr("vennue.cli.ready.time.sleep", lambda _: answer.update(OK))
