@@ -416,7 +416,6 @@ def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; the exit code: 2 if it makes no sense, 1 if what was run failed."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    logging.getLogger("vennue").setLevel(logging.ERROR)  # phones that lose a race, or vanish, are part of it
     try:
         options.output.mkdir(parents=True, exist_ok=True)  # better said before the work than after it
     except OSError as error:
@@ -486,4 +485,5 @@ def _keep(path: Path, measured: object) -> None:
 
 
 if __name__ == "__main__":
+    logging.getLogger("vennue").setLevel(logging.ERROR)  # phones that lose a race, or vanish, are part of it
     sys.exit(main())

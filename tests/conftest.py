@@ -5,9 +5,11 @@ every run, so a failure is never luck; ``soak`` searches for hours (``make soak`
 """
 
 import gc
+import logging
 import os
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = [program for program in marker.args if shutil.which(program, path=PROGRAM_PATH) is None]
         if missing:
             pytest.skip(f"needs {', '.join(missing)}: install it, or run `make test-all` as root on Debian")
+
+
+@pytest.fixture(autouse=True)
+def _loggers_as_they_were() -> Iterator[None]:
+    """A test that leaves a logger of ours less to say fails itself, and not one that listens later."""
+    yield
+    assert logging.getLogger("vennue").getEffectiveLevel() == logging.WARNING
