@@ -76,7 +76,10 @@ class Spares:
             self._is_ready = True
         disk = os.statvfs(self._directory)
         if disk.f_bavail * disk.f_frsize < 2 * self._max_bytes:
-            self._clear()
+            while self._files:  # and not the whole directory: what was taken is being written
+                idle, idle_bytes = self._files.pop()
+                self._bytes -= idle_bytes
+                Path(idle).unlink(missing_ok=True)
             return False
         return self._bytes + size <= self._max_bytes
 

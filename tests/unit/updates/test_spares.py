@@ -38,6 +38,12 @@ def contents(spool):
     return {record.key: record.path.read_bytes()[: record.body_bytes] for record in spool.records()}
 
 
+def fill_up(tmp_path, monkeypatch):
+    disk = os.statvfs(tmp_path)
+    full = os.statvfs_result((*disk[:3], 0, 0, *disk[5:]))
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+
+
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("body", [b"", b"short", b"n" * 5_000])
 def test_an_update_is_written_over_the_file_of_a_removed_one(tmp_path, spares, body, durable):
@@ -103,12 +109,23 @@ def test_spares_go_when_the_disk_fills_up(tmp_path, spares, monkeypatch):
     put(spool, "b", b"x" * 100)
     spool.remove("a")
     assert len(kept(tmp_path)) == 1
-    disk = os.statvfs(tmp_path)
-    full = os.statvfs_result((*disk[:3], 0, 0, *disk[5:]))
-    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    fill_up(tmp_path, monkeypatch)
     spool.remove("b")
     assert kept(tmp_path) == []
     put(spool, "c", b"new")
+    assert contents(spool) == {"c": b"new"}
+
+
+def test_an_update_that_is_being_written_over_a_spare_outlives_a_disk_that_fills_up(tmp_path, spares, monkeypatch):
+    spool = Spool(tmp_path, ATTEMPT, spares=spares)
+    put(spool, "a", b"x" * 100)
+    put(spool, "b", b"x" * 100)
+    spool.remove("a")
+    with spool.begin() as writer:
+        writer.write(b"new")
+        fill_up(tmp_path, monkeypatch)
+        spool.remove("b")
+        writer.finish("c", {})
     assert contents(spool) == {"c": b"new"}
 
 
