@@ -228,7 +228,7 @@ class Leaf:
                 )
                 chunks = body(branch.aggregator.max_update_bytes)
                 try:
-                    receipt = await self.uploads.receive(start, UpdateSink.finish, chunks)
+                    receipt = await self.uploads.receive(start, UpdateSink.finish, chunks, owner=branch.view.attempt)
                 except TooLate:  # its round ended while it arrived: the upstream knows what counted
                     raise _ask_again() from None
                 except InvalidInput:
