@@ -195,7 +195,11 @@ class RunningSum:
         self._fold = None
         if self.stored is None or self.stored.partial is None:
             return
-        self.fold.restore(self.stored.mapped(self.fold.sums_layout), self.stored.partial.totals)
+        try:
+            self.fold.restore(self.stored.mapped(self.fold.sums_layout), self.stored.partial.totals)
+        except BaseException:
+            self._fold = None  # it may hold half of the stored sum, to which nothing must be added
+            raise
         self.metrics.add_sums(self.stored.partial.metrics)
         self.units[self.stored.key] = self.stored
 

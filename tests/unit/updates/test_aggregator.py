@@ -27,6 +27,7 @@ from vennue.tensors.model import Array, layout_of, load, save
 from vennue.updates import checks
 from vennue.updates.aggregator import RoundAggregator
 from vennue.updates.blob_directory import DirectoryBlobs
+from vennue.updates.fold import Fold
 from vennue.updates.plan import RoundPlan
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import strategy
@@ -380,6 +381,28 @@ def test_an_addition_that_fails_in_the_middle_leaves_nothing_of_it_in_the_sum(
         with pytest.raises(MemoryError):
             aggregator.fold(a(13))
     assert result(blobs, aggregator.aggregate())[1] == pytest.approx(1 if earlier else 13)
+
+
+def test_a_stored_sum_that_cannot_be_gone_back_to_is_not_added_twice(summed, blobs, monkeypatch):
+    aggregator = summed()
+    send(aggregator, 13, save(model([[13, 1], [1, 1]])))
+    add_sums = Fold.add_sums
+
+    def no_memory(*_):
+        raise MemoryError
+
+    def add_and_fail(*of):
+        add_sums(*of)
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Cast, "add", no_memory)
+        patched.setattr(Fold, "add_sums", add_and_fail)
+        with pytest.raises(MemoryError):
+            aggregator.fold(a(13))
+    aggregate = aggregator.aggregate()
+    assert result(blobs, aggregate)[0] == [[7, 1], [1, 1]]
+    assert aggregate.weight == 13
 
 
 def test_a_stored_sum_survives_a_crash_with_every_receipt(summed, make, blobs):
