@@ -335,6 +335,11 @@ class Shell:
                 await self._rebuild()
             except StorageError as error:
                 self._failure = str(error)
+            except Exception as error:
+                log.exception("the pool could not be rebuilt from the ledger, which is tried again")
+                self._failure = f"the pool cannot be rebuilt: {error!r}"
+                if self._writer is not None:
+                    self._writer.cancel()
             else:
                 log.warning("the ledger works again: the pool was rebuilt from it")
                 return

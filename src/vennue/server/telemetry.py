@@ -100,7 +100,7 @@ class Telemetry(Collector):
             "uptime_seconds": ("Seconds since the start", coordinator.uptime_s),
             "ready": (
                 "1 if the server can do its work",
-                int(coordinator.failure is None and self._space.lack() is None),
+                int(coordinator.failure is None and not coordinator.stopping and self._space.lack() is None),
             ),
         }
         for name, (text, value) in gauges.items():

@@ -580,6 +580,26 @@ async def test_when_the_ledger_works_again_the_pool_is_what_the_ledger_holds(rig
     assert (await rig.coordinator.round(job, 1, wait_s=20)).state == "committed"
 
 
+async def test_a_pool_that_cannot_be_rebuilt_for_a_reason_nobody_foresaw_is_tried_again(rig, soon, monkeypatch, caplog):
+    job = await rig.job(demand=1)
+    await rig.open(job)
+    reset, tries = rig.data.reset, []
+
+    async def first_fails(keep):
+        tries.append(keep)
+        if len(tries) == 1:
+            raise RuntimeError("nobody foresaw this")
+        return await reset(keep)
+
+    monkeypatch.setattr(rig.data, "reset", first_fails)
+    await failed(rig)
+    rig.ledger.failure = None
+    await until(lambda: rig.coordinator.failure is None)
+    assert "nobody foresaw this" in caplog.text
+    await rig.report(rig.task("d1"))
+    assert (await rig.coordinator.round(job, 1, wait_s=20)).state == "committed"
+
+
 async def test_a_long_poll_learns_that_the_ledger_failed(rig):
     job = await rig.job()
     await rig.open(job)
