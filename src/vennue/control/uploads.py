@@ -57,7 +57,7 @@ class Uploads:
         self._buffer_bytes = buffer_bytes
         threads = min(MOST_THREADS, processors() + SPARE_THREADS)
         self._threads = Crew(threads, "vennue-data")
-        self._groups_at_once = threads
+        self._groups_at_once = threads - 1  # one is left for other owners, whose work may be quicker
         self._together: dict[Hashable, Together] = {}
 
     async def receive(
