@@ -11,7 +11,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
-from vennue.core.errors import InvalidInput, InvalidUpdate, TooLarge, TooLate, VennueError
+from vennue.core.errors import InvalidInput, InvalidUpdate, StrategyFailed, TooLarge, TooLate, VennueError
 from vennue.core.ids import AttemptId, JobId
 from vennue.core.job import Job
 from vennue.protocol import Setback, Setbacks
@@ -57,8 +57,8 @@ class SetbackLog:
         self._by_job: dict[JobId, _OfJob] = {}
 
     def refused(self, job: Job, attempt: AttemptId, error: VennueError, now: float) -> None:
-        """A report was refused. Nothing is noted if that says nothing of the report, as when its connection broke."""
-        if isinstance(error, InvalidUpdate | TooLarge | TooLate) or type(error) is InvalidInput:
+        """A report was refused. Nothing is noted if that says nothing of the job, as when its connection broke."""
+        if isinstance(error, InvalidUpdate | StrategyFailed | TooLarge | TooLate) or type(error) is InvalidInput:
             self._note(job, attempt, (error.code, error.field and _printable(error.field)), error.message, now)
 
     def given_back(self, job: Job, attempt: AttemptId, reason: str, now: float) -> None:

@@ -50,6 +50,11 @@ async def test_a_check_that_raises_fails_the_server_and_not_the_report(rig, monk
     with pytest.raises(StrategyFailed, match=FAILS) as failure:
         await rig.report(rig.task("d1"))
     assert status_of(failure.value) == 500
+    view = await rig.coordinator.job(job)
+    assert view.setbacks is not None  # it is the owner's to repair
+    assert [(kind.kind, kind.last) for kind in view.setbacks.kinds] == [("strategy-failed", failure.value.message)]
+    assert view.reason is not None
+    assert view.reason.code == "refusing-reports"
 
 
 async def test_a_result_that_is_not_finite_is_one_line_in_the_log_with_the_tensor_and_what_to_do(rig, caplog):
