@@ -59,6 +59,7 @@ class Uploads:
         self._threads = Crew(threads, "vennue-data")
         self._groups_at_once = threads - 1  # one is left for other owners, whose work may be quicker
         self._together: dict[Hashable, Together] = {}
+        self._is_over = False
 
     async def receive(
         self,
@@ -117,6 +118,8 @@ class Uploads:
             return await asyncio.shield(finishing)
         except BaseException:
             if writing is not None and not writing.done():
+                if self._is_over:  # its thread is stuck, and may never let go of the sink
+                    raise
                 await asyncio.wait((writing,))  # a sink belongs to one thread at a time
             if keep and block and finishing is None:
                 keeping = loop.run_in_executor(self._threads, write, block)
@@ -153,6 +156,7 @@ class Uploads:
     async def stop(self) -> None:
         """Let the threads end, but for those that are stuck."""
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
+        self._is_over = True
 
 
 def processors() -> int:

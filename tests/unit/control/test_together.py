@@ -129,3 +129,32 @@ async def test_small_bodies_whose_check_never_ends_keep_no_other_owner_s_waiting
     assert all(await asyncio.gather(*stuck))
     assert uploads._together == {}
     await uploads.stop()
+
+
+@pytest.mark.parametrize("owner", ["one", None])
+async def test_a_body_whose_thread_is_stuck_keeps_no_server_from_its_end(monkeypatch, owner):
+    monkeypatch.setattr("vennue.control.crew.END_S", 0.0)
+    uploads = Uploads(1024)
+    begun, release = threading.Event(), threading.Event()
+    aborted = []
+
+    class Sink:
+        def write(self, chunk):
+            begun.set()
+            release.wait()
+
+        def abort(self):
+            aborted.append(True)
+
+    async def body():
+        yield b"small"
+
+    receiving = asyncio.ensure_future(uploads.receive(Sink, lambda _: None, body(), owner=owner))
+    await asyncio.to_thread(begun.wait, 60)
+    await uploads.stop()
+    receiving.cancel()  # as the loop does with all that is left
+    done, _ = await asyncio.wait((receiving,), timeout=20)
+    release.set()
+    assert done == {receiving}
+    assert receiving.cancelled()
+    assert aborted == []  # the thread may hold the sink's lock
