@@ -51,7 +51,7 @@ def _lack(server: Operator, left_s: float) -> str | None:
     """Why the server cannot do its work at this moment; None if it can."""
     try:
         health = server.readiness(max(_LEAST_ANSWER_S, min(_ANSWER_S, left_s)))
-    except httpx.TransportError as error:
+    except httpx.RequestError as error:
         return str(error) or type(error).__name__
     except msgspec.MsgspecError:
         return "what answers is no Vennue server"

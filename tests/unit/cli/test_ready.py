@@ -2,6 +2,8 @@
 
 import json
 import socket
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -74,3 +76,22 @@ def test_a_server_that_becomes_ready_is_waited_for(capsys, monkeypatch):
 @pytest.mark.parametrize("within", ["-1", "inf", "nan"])
 def test_a_time_without_a_bound_is_refused(within):
     assert run(["ready", "--within", within]) == ExitCode.INVALID
+
+
+def test_an_answer_that_cannot_be_read_is_no_defect(capsys):
+    answer = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nhello"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection:
+                        connection.recv(65_536)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        assert run(["ready", "--within", "0", "--server", address]) == ExitCode.UNREACHABLE
+        listener.shutdown(socket.SHUT_RDWR)
+    assert f"{address} is not ready after 0 s: " in capsys.readouterr().err
