@@ -24,6 +24,7 @@ from typing import Any, Final
 import msgspec
 
 from vennue.control.branch import FOLDS_AT_ONCE, OVER, RETRY_S, Branch, Flush, LeafCounters, Trunk, Unit, Upstream, seen
+from vennue.control.crew import END_S
 from vennue.control.dataplane import Body
 from vennue.control.leaves import partial_of
 from vennue.control.tokens import holder
@@ -149,9 +150,11 @@ class Leaf:
             branch.abandon(_stopped())
             closing = branch.closing or self.uploads.in_thread(branch.aggregator.close, discard=branch.is_over)
             try:
-                await closing
+                await asyncio.wait_for(closing, END_S)
             except StorageError as error:
                 log.warning("%s", error)
+            except TimeoutError:
+                log.warning("what works on reports of %s does not end, and is not waited for", branch.view.attempt)
         await self.uploads.stop()
         await asyncio.to_thread(self._spares.clear)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from vennue.core.ids import AssignmentId, attempt_of
 from vennue.tensors.codecs import CODECS, CONTENT_KEY
 from vennue.updates.spool import Spool
 from vennue.updates.strategies import FedAvg, Share
+from vennue.updates.strategies.registry import STRATEGIES
 
 
 @pytest.fixture
@@ -528,6 +530,34 @@ async def test_a_stop_while_the_root_is_away_tells_devices_to_ask_again_and_keep
             await waiting
     async with leaf_under(rig, tmp_path / "leaf"):
         assert await result(rig, job) == 7.0
+
+
+async def test_a_strategy_that_never_ends_keeps_no_leaf_from_its_end(rig, tmp_path, monkeypatch):
+    entered, release = threading.Event(), threading.Event()
+
+    class Endless(FedAvg):
+        name = "endless"
+
+        def share(self, update):
+            entered.set()
+            release.wait()
+            return super().share(update)
+
+    monkeypatch.setitem(STRATEGIES.registered, "endless", Endless)
+    monkeypatch.setattr("vennue.control.leaf.END_S", 0.0)
+    monkeypatch.setattr("vennue.control.crew.END_S", 0.0)
+    job = await rig.job(demand=1, strategy="endless")
+    await rig.open(job)
+    async with leaf_under(rig, tmp_path / "leaf") as leaf:
+        report = asyncio.ensure_future(leaf.report(rig.task("d1")))
+        await asyncio.to_thread(entered.wait, 60)
+        stopping = asyncio.ensure_future(leaf.leaf.stop(0.0))
+        done, _ = await asyncio.wait((stopping,), timeout=20)
+        release.set()
+        assert done == {stopping}
+        await stopping
+        with pytest.raises(Unavailable):
+            await report
 
 
 async def test_a_spool_that_cannot_be_removed_stops_neither_the_leaf_s_end_nor_a_round_s(rig, tmp_path, monkeypatch):
