@@ -292,8 +292,7 @@ def setback_facts(setbacks: protocol.Setbacks | None) -> list[tuple[str, str]]:
     facts = [(name, str(number)) for name, number in sums.items() if number]
     for each in setbacks.kinds:
         at = time.strftime("%H:%M:%S", time.localtime(each.last_at))
-        what = f"{each.field}: {each.last}" if each.field else each.last
-        facts.append((f"  {each.count} {each.kind}", f"{what} (the last at {at})"))
+        facts.append((f"  {each.count} {each.kind}", f"{each.told} (the last at {at})"))
     return facts
 
 

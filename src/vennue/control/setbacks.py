@@ -107,12 +107,7 @@ class SetbackLog:
         if kind not in found.logged and len(found.logged) < MAX_KINDS:
             found.logged.add(kind)
             what = "a task was given back" if kind[0] == GIVEN_BACK else "a report was refused"
-            log.warning("%s: %s: %s; others like it are only counted", attempt, what, told(setback))
-
-
-def told(setback: Setback) -> str:
-    """The last reason, with the field that it is about."""
-    return f"{setback.field}: {setback.last}" if setback.field else setback.last
+            log.warning("%s: %s: %s; others like it are only counted", attempt, what, setback.told)
 
 
 def _add(counts: Counts, setback: Setback) -> None:
@@ -121,7 +116,7 @@ def _add(counts: Counts, setback: Setback) -> None:
         counts.last_return = setback.last
     else:
         counts.refused += 1
-        counts.last_refusal = told(setback)
+        counts.last_refusal = setback.told
 
 
 def _round(job: Job) -> tuple[AttemptId, int] | None:

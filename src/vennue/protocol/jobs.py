@@ -111,6 +111,11 @@ class Setback(msgspec.Struct, frozen=True, kw_only=True):
     """The reason of the last one: the refusal's, or the device's own."""
     last_at: float
 
+    @property
+    def told(self) -> str:
+        """The last reason, with the field that it is about."""
+        return f"{self.field}: {self.last}" if self.field else self.last
+
 
 class Setbacks(msgspec.Struct, frozen=True, kw_only=True):
     """What went wrong with an active job's reports, since the server started."""
